@@ -4,8 +4,10 @@
  *
  * Its link would share the provider's connection of the named one, and end that when it fails. It
  * cannot: its first message comes from another endpoint, and ends its link alone. The other client
- * continues, and the liar's messages are never delivered.
+ * continues, and the liar's messages are never delivered. If the name has another address than the
+ * liar's handshake came from, the log names both.
  */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +50,18 @@ static void closed(BMI_addr_t server)
         operations_step(5);
 }
 
+static const char elsewhere[] = "127.0.0.77";
+
+/* The endpoint's name with another host. */
+static void name_move(uint8_t *name)
+{
+    struct sockaddr_in address;
+    memcpy(&address, name, sizeof address);
+    CHECK(address.sin_family == AF_INET, "the endpoint has no IPv4 address");
+    CHECK(inet_pton(AF_INET, elsewhere, &address.sin_addr) == 1, "inet_pton");
+    memcpy(name, &address, sizeof address);
+}
+
 /* Connects under its own name; then, repeatedly, under the name that it receives, and reports when
  * that has failed. */
 static int liar(void *argument, int channel)
@@ -71,10 +85,22 @@ static int liar(void *argument, int channel)
         CHECK(answer.status == -BMI_ECONNRESET, "its link has waited for the end of its time");
         tell_number(channel, i);
     }
+    name_move(fabric_here()->endpoints->name);
+    note_sendunexpected(&noted, server, "", 0, LIE_TAG);
+    while (!heard(channel, 0)) /* the server's log has both addresses */
+        operations_step(5);
     _exit(0); /* without closing the connection in good order */
 }
 
-static bool true_seen, lie_seen;
+static bool true_seen, lie_seen, both_logged;
+
+static void log_read(void *argument, enum bmi_log_level level, const char *text)
+{
+    (void)argument;
+    (void)level;
+    if (strstr(text, "127.0.0.1") != NULL && strstr(text, elsewhere) != NULL)
+        both_logged = true;
+}
 
 static void note_unexpected(const struct BMI_unexpected_info *info)
 {
@@ -96,6 +122,7 @@ static void goes_on(struct echo_report *report, const char *when)
 
 int main(void)
 {
+    static struct bmi_log_callback callback = {.write = log_read, .level = BMI_LOG_WARN};
     uint8_t name[IB_NAME_BYTES];
     test_begin("ofi_name_fault", 90);
     struct echo_report *report = shared_memory(sizeof *report);
@@ -104,6 +131,7 @@ int main(void)
     setenv("BMI_TEST_METHOD", "ofi+tcp", 1);
     serve_here(0, listening);
     operations_open();
+    must(BMI_set_info(0, BMI_LOG_CALLBACK, &callback), "BMI_LOG_CALLBACK");
     test_unexpected = note_unexpected;
     tell(client.channel, listening, sizeof listening);
     while (!heard(client.channel, 0))
@@ -118,6 +146,12 @@ int main(void)
         hear_number(bad.channel);
         goes_on(report, "beside a liar");
     }
+    uint64_t start = now_ns();
+    while (!both_logged) {
+        operations_step(5);
+        CHECK(now_ns() - start < TEST_BOUND_MS * UINT64_C(1000000), "the log lacks an address");
+    }
+    tell_number(bad.channel, 0);
     child_end(&bad);
     CHECK(true_seen && !lie_seen, "%s", lie_seen ? "a lie is borne" : "no liar was here");
     tell_number(client.channel, 0);
