@@ -71,6 +71,23 @@ static void test_callers_take_steps(void)
     CU_ASSERT_EQUAL(bmi_task_manager_stop(NULL, BMI_TASK_WORKERS), 0);
 }
 
+/* Given a machine with work to do, when a caller waits for another machine, that one's step comes
+ * first; but the work is not put off for ever. */
+static void test_awaited_step_first(void)
+{
+    bmi_job_id_t first, second;
+    unsigned before = 0;
+    atomic_store(&begun, false);
+    start(&busy, &first);
+    while (!atomic_load(&begun) && before < ROUNDS) {
+        start(&empty, &second);
+        await(second);
+        before += !atomic_load(&begun);
+    }
+    CU_ASSERT_TRUE(before > 0 && before < ROUNDS);
+    await(first);
+}
+
 /* Waits until another thread has begun the work, or 5 ms if none may begin it. */
 static void let_begin(void)
 {
@@ -132,6 +149,7 @@ int main(void)
 {
     static CU_TestInfo foreground[] = {
         {"callers take all steps", test_callers_take_steps},
+        {"the awaited machine's step comes first", test_awaited_step_first},
         {"an empty step behind work", test_empty_step_behind_work},
         CU_TEST_INFO_NULL,
     };

@@ -361,6 +361,9 @@ void bmi__sm_trace_event(struct bmi__tracer *tracer, struct bmi_sm *machine,
 /* Starts a machine with data that bmi_job_accept has made. */
 int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
                            struct bmi_job_accepted *data);
+/* Foreground: takes steps of this machine, if it is queued behind others. Returns whether it has
+ * ended. */
+bool bmi__sm_run_first(struct bmi_job_context *context, bmi_job_id_t id);
 void bmi__sm_free_all(struct bmi_job_context *context);
 
 /* ---- accept.c ---- */

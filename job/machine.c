@@ -19,10 +19,12 @@
 #include "bmi/state/library.h"
 #include "job/internal.h"
 #include "task/internal.h"
+#include "task/queue.h"
 
 enum {
     STEPS_AT_ONCE = 64, /* then others of the queue have their turn */
     FRAMES_POOLED = 2,  /* machines of so many frames are kept for reuse */
+    FIRST_OF_MOST = 64, /* in a longer queue a machine is not searched for */
     NO_TRANSITION = -2
 };
 
@@ -313,6 +315,38 @@ static enum bmi_task_status machine_run(struct bmi_task *task, void *argument)
     stepping_give(context);
     atomic_fetch_sub(&context->runners, 1); /* the context's last access to it */
     return status;
+}
+
+/* ---- a machine that the caller waits for ---------------------------------------------------- */
+
+/* No other thread ends a machine of the context while the caller holds the step lock. */
+static bool machine_run_queued(struct bmi_job_context *context, bmi_job_id_t id)
+{
+    bmi_lock_take(&context->lock);
+    struct bmi__job *job = bmi__job_find_locked(context, id);
+    struct bmi_sm *machine =
+        job != NULL && job->kind == BMI_JOB_MACHINE && job->phase == JOB_PENDING ? job->child
+                                                                                 : NULL;
+    bmi_lock_give(&context->lock);
+    if (machine == NULL || !bmi__awaited_run(context->manager, &machine->task))
+        return false;
+    bmi_lock_take(&context->lock);
+    job = bmi__job_find_locked(context, id);
+    bool ended = job == NULL || job->phase == JOB_READY;
+    bmi_lock_give(&context->lock);
+    return ended;
+}
+
+bool bmi__sm_run_first(struct bmi_job_context *context, bmi_job_id_t id)
+{
+    if (context->background || bmi__tasks_within() > 0 || bmi__schedule_too_deep())
+        return false;
+    uint64_t queued = bmi__queue_length(context->manager->callers);
+    if (queued < 2 || queued > FIRST_OF_MOST || pthread_mutex_trylock(&context->stepping) != 0)
+        return false;
+    bool ended = machine_run_queued(context, id);
+    pthread_mutex_unlock(&context->stepping);
+    return ended;
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */

@@ -333,7 +333,8 @@ int bmi_job_cancel(struct bmi_job_context *context, bmi_job_id_t id);
  * Owns: memory lent to the jobs returns to the caller. Threads: any number at once. Blocks: up to
  * max_idle_ms, and as long as a task that it runs takes. */
 
-/* Reports whether this job has ended. */
+/* Reports whether this job has ended. A machine's steps are taken before those of other machines of
+ * the context. */
 int bmi_job_test(struct bmi_job_context *context, bmi_job_id_t id, int *outcount,
                  struct bmi_job_status *status, int max_idle_ms);
 
