@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * liveness.c - see liveness.h. `attention` counts the peers that need the timer.
+ * liveness.c - see liveness.h. `attention` counts the peers that need the timer; of these
+ * `connecting` counts those whose connection is not up. A tick for these alone is slow: no such
+ * peer can fall silent.
  */
 #include "bmi/state/liveness.h"
 
@@ -11,16 +13,23 @@
 
 enum { TICK_LEAST_MS = 5 };
 
-static atomic_int attention;
+static atomic_int attention, connecting;
+static atomic_bool slow; /* the timer was set for peers that are being connected */
 static atomic_bool armed;
 static atomic_bool graces; /* cancelled receives wait: ticks are shorter */
 
 static void expired(struct bmi_timer *timer);
 static struct bmi_timer ticker = {.expired = expired};
 
-static uint64_t tick_ms(void)
+static bool only_connecting(void)
 {
-    int64_t silent = bmi__setting(SETTING_PEER_TIMEOUT) / BMI__TICKS_DEAD;
+    int connects = atomic_load(&connecting);
+    return connects > 0 && connects >= atomic_load(&attention);
+}
+
+static uint64_t tick_ms(bool is_slow)
+{
+    int64_t silent = is_slow ? 0 : bmi__setting(SETTING_PEER_TIMEOUT) / BMI__TICKS_DEAD;
     int64_t connect = bmi__setting(SETTING_CONNECT_TIMEOUT) / 4;
     int64_t ms = connect;
     if (silent > 0 && silent < ms)
@@ -32,6 +41,17 @@ static uint64_t tick_ms(void)
     if (atomic_load(&graces) && grace < ms)
         ms = grace;
     return (uint64_t)(ms < TICK_LEAST_MS ? TICK_LEAST_MS : ms);
+}
+
+static void tick_set(void)
+{
+    bool is_slow = only_connecting();
+    atomic_store(&slow, is_slow);
+    bmi_method_timer_set(&ticker, tick_ms(is_slow));
+    if (is_slow && !only_connecting()) { /* meanwhile another thread needs it sooner */
+        atomic_store(&slow, false);
+        bmi_method_timer_set(&ticker, tick_ms(false));
+    }
 }
 
 static void expired(struct bmi_timer *timer)
@@ -48,38 +68,54 @@ static void expired(struct bmi_timer *timer)
 void bmi__liveness_arm(void)
 {
     if (!atomic_exchange(&armed, true))
-        bmi_method_timer_set(&ticker, tick_ms());
+        tick_set();
 }
 
 void bmi__liveness_stop(void)
 {
     bmi_method_timer_clear(&ticker);
     atomic_store(&attention, 0);
+    atomic_store(&connecting, 0);
     atomic_store(&armed, false);
     atomic_store(&graces, false);
 }
 
+/* A reader that sees one of the two counts changed, not the other, takes the shorter tick. */
+static void attention_count(uint32_t changed, uint32_t now)
+{
+    if (now & changed & PEER_ATTENTION)
+        atomic_fetch_add(&attention, 1);
+    if (changed & PEER_CONNECTING)
+        atomic_fetch_add(&connecting, now & PEER_CONNECTING ? 1 : -1);
+    if (changed & ~now & PEER_ATTENTION)
+        atomic_fetch_sub(&attention, 1);
+}
+
 void bmi__attention_locked(struct peer *peer)
 {
-    bool has = (peer->flags & PEER_ATTENTION) != 0;
-    bool needs = peer->op_count > 0 || peer->state == PEER_DIALLING ||
-                 peer->state == PEER_HANDSHAKE || bmi__peer_closing(peer);
-    if (has == needs)
+    bool closing = bmi__peer_closing(peer);
+    bool connects = peer->state == PEER_DIALLING || peer->state == PEER_HANDSHAKE;
+    uint32_t now = peer->op_count > 0 || connects || closing ? PEER_ATTENTION : 0;
+    if (connects && !closing)
+        now |= PEER_CONNECTING;
+    uint32_t changed = (peer->flags ^ now) & (PEER_ATTENTION | PEER_CONNECTING);
+    if (changed == 0)
         return;
-    peer->flags ^= PEER_ATTENTION;
-    if (!needs) {
+    peer->flags ^= changed;
+    attention_count(changed, now);
+    if (now == 0) {
         peer->since_ns = 0;
-        atomic_fetch_sub(&attention, 1);
         return;
     }
-    atomic_fetch_add(&attention, 1);
     bmi__liveness_arm();
+    if (!(now & PEER_CONNECTING) && atomic_exchange(&slow, false))
+        tick_set();
 }
 
 void bmi__grace_begins(void)
 {
     if (!atomic_exchange(&graces, true))
-        bmi_method_timer_set(&ticker, tick_ms());
+        tick_set();
 }
 
 void bmi__peer_fail_locked(struct peer *peer, int error, const char *reason)

@@ -58,6 +58,7 @@ enum peer_flags {
     PEER_HUNGRY_UNEXPECTED = 524288, /* HUNGRY and FULL, of the window for unexpected messages */
     PEER_FULL_UNEXPECTED = 1048576,
     PEER_TAKES_LARGE = 2097152, /* its receives are posted in time: large messages go eager to it */
+    PEER_CONNECTING = 4194304,  /* as ATTENTION: counted among those without a connection yet */
 };
 
 /* An announcement received: where the message of that position may go unasked. */

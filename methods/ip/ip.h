@@ -106,8 +106,11 @@ void ip_names_free(struct ip_names **names);
 /* ---- socket.c: options ---------------------------------------------------------------------- */
 
 /* Sets the options of every connection, except buffer sizes: no delay, and an end when the other
- * side does not answer. Errors are logged, and not fatal. Any thread. */
+ * host has gone. Errors are logged, and not fatal. Any thread. */
 void ip_socket_set_options(const struct bmi_link *link, int fd);
+/* Of a connected socket: the connection ends when the other side does not confirm bytes for
+ * peer_timeout_ms. Before that the option would also limit the connecting. Any thread. */
+void ip_socket_set_timeout(const struct bmi_link *link, int fd);
 /* Sets one. Any thread. */
 void ip_socket_set_option(const struct bmi_link *link, int fd, int level, int option, int value,
                           const char *name);

@@ -26,7 +26,6 @@ static int clamp(int64_t value)
 void ip_socket_set_options(const struct bmi_link *link, int fd)
 {
     int idle_s = clamp(bmi_method_setting("tcp_keepalive_s"));
-    int timeout_ms = clamp(bmi_method_setting("peer_timeout_ms"));
 
     ip_socket_set_option(link, fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
     if (idle_s > 0) {
@@ -36,6 +35,11 @@ void ip_socket_set_options(const struct bmi_link *link, int fd)
         ip_socket_set_option(link, fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s, "TCP_KEEPINTVL");
         ip_socket_set_option(link, fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES, "TCP_KEEPCNT");
     }
+}
+
+void ip_socket_set_timeout(const struct bmi_link *link, int fd)
+{
+    int timeout_ms = clamp(bmi_method_setting("peer_timeout_ms"));
     if (timeout_ms > 0)
         ip_socket_set_option(link, fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms,
                              "TCP_USER_TIMEOUT");
