@@ -590,6 +590,28 @@ static void a_child_leaves_its_parents_store_alone(void)
     close(ends[0]);
 }
 
+/* Given a store in use, when the process starts another program, that gets none of its files. */
+static void a_started_program_gets_no_file(void)
+{
+    char path[64], file[400];
+    int files = 0, leaked = 0;
+    work_open(true);
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(path, file, sizeof file - 1);
+        if (length < 0)
+            continue;
+        file[length] = '\0';
+        if (strstr(file, folder.path) == NULL)
+            continue;
+        files++;
+        leaked += (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0;
+    }
+    CU_ASSERT_TRUE(files > 0);
+    CU_ASSERT_EQUAL(leaked, 0);
+    work_close();
+}
+
 static CU_TestInfo cases[] = {
     {"a folder that is no store is refused", a_folder_that_is_no_store_is_refused},
     {"another version is refused", another_version_is_refused},
@@ -603,6 +625,7 @@ static CU_TestInfo cases[] = {
     {"a key that is put early stays", a_key_that_is_put_early_stays},
     {"a collection is made without descriptors", a_collection_is_made_without_descriptors},
     {"objects are used beyond the descriptors", objects_are_used_beyond_the_descriptors},
+    {"a program that is started gets no file", a_started_program_gets_no_file},
     {"a child leaves its parent's store alone", a_child_leaves_its_parents_store_alone},
     CU_TEST_INFO_NULL};
 

@@ -103,6 +103,15 @@ static void env_close(struct trove_keys *keys)
     keys->env = NULL;
 }
 
+/* A program that this one starts does not inherit the file of the key/values. LMDB sets that flag
+ * for its other files only. */
+static void data_file_keep(MDB_env *env)
+{
+    int fd;
+    if (mdb_env_get_fd(env, &fd) == 0)
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
 /* LMDB does not flush each transaction (careful: it flushes data before references to it); callers
  * that need a flush do it after the commit. */
 static int env_open(struct trove_keys *keys, const char *path)
@@ -116,6 +125,8 @@ static int env_open(struct trove_keys *keys, const char *path)
     }
     if ((result = mdb_env_set_mapsize(keys->env, map_first)) == 0)
         result = mdb_env_open(keys->env, path, flags, 0666);
+    if (result == 0)
+        data_file_keep(keys->env);
     if (result == 0 && (result = mdb_txn_begin(keys->env, NULL, 0, &txn)) == 0) {
         result = mdb_dbi_open(txn, NULL, 0, &keys->table);
         if (result == 0)
