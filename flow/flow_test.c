@@ -569,6 +569,25 @@ static void messages_of_another_size_end_it(void)
     }
 }
 
+/* Given a request of no bytes, when either side posts its flow, it is done within the post. */
+static void no_bytes_are_done_within_the_post(void)
+{
+    static const struct bmi_flow_extent none[] = {{.offset = 5, .size = 0, .count = 1}};
+    struct region with = {arrived, FILE_SIZE};
+    for (int count = 0; count <= 1; count++) {
+        struct bmi_flow_description what = {.source = from_network(60),
+                                            .destination = in_memory(&with),
+                                            .extents = none,
+                                            .extent_count = count};
+        bmi_flow_id_t id = 1;
+        CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), 1);
+        CU_ASSERT_EQUAL(id, 0);
+        what.destination = what.source;
+        what.source = in_memory(&with);
+        CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), 1);
+    }
+}
+
 static void cancelled_and_late_flows_end_once(void)
 {
     const struct bmi_flow_extent extent = all(FILE_SIZE);
@@ -699,6 +718,7 @@ static CU_TestInfo cases[] = {
     {"short operations are completed", short_operations_are_completed},
     {"regions beyond a list of storage", regions_beyond_a_list_of_storage},
     {"messages of another size end it", messages_of_another_size_end_it},
+    {"no bytes are done within the post", no_bytes_are_done_within_the_post},
     {"cancelled and late flows end once", cancelled_and_late_flows_end_once},
     {"workers run flows", workers_run_flows},
     {"workers look at storage", workers_look_at_storage},
