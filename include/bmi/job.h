@@ -211,7 +211,8 @@ int bmi_job_timer_repeat(struct bmi_job_context *context, uint64_t due_ns, int64
 /* Ends when the process gets this signal, and consumes it: no handler is called. For instance
  * SIGINT, so that Ctrl-C ends a wait. status->actual: its number. Of several jobs for one signal
  * each takes one. The program blocks the signal in all threads, by pthread_sigmask before it starts
- * any: before BMI_initialize. EINVAL, too, where the calling thread does not block it. */
+ * any: before BMI_initialize. A program that it starts inherits that: unblock the signal between
+ * fork() and execve(). EINVAL, too, where the calling thread does not block it. */
 int bmi_job_signal(struct bmi_job_context *context, int number,
                    const struct bmi_job_options *options, bmi_job_id_t *id,
                    struct bmi_job_status *status);
@@ -351,10 +352,11 @@ int bmi_job_testcontext(struct bmi_job_context *context, int incount, int *outco
  * is cancelled, and the call waits until it has ended: memory lent to the job is the caller's again
  * in any case.
  *
- *     int posted = bmi_job_recv(context, from, buffer, size, BMI_EXT_ALLOC, tag, NULL, &id,
- *     &status); int error = bmi_job_wait(context, id, &status, posted, 5000);
+ *     posted = bmi_job_recv(context, from, buffer, size, BMI_EXT_ALLOC, tag, NULL, &id, &status);
+ *     error = bmi_job_wait(context, id, &status, posted, 5000);
  *
- *   id          as the post set it
+ *   id          as the post set it. So the post is a statement of its own: C evaluates the
+ *               arguments of one call in any order
  *   status      the post's, filled here if the job was pending; may be NULL
  *   posted      the return value of the post. If it is not 0, the call does not wait
  *   timeout_ms  0 cancels at once; < 0: no limit
@@ -384,7 +386,8 @@ int bmi_job_wait(struct bmi_job_context *context, bmi_job_id_t id, struct bmi_jo
 /* The result of an action. BMI_SM_DONE: done, with the result 0. Another value >= 0: a choice that
  * it made. BMI_SM_DEFERRED: done when all of the machine's jobs have ended, with the result 0, or
  * the error of the first that failed. <0, a BMI error: failed, for that cause. If no job is
- * pending, a machine continues at once after BMI_SM_DEFERRED, with the result 0. Jobs that are
+ * pending, a machine continues at once after BMI_SM_DEFERRED, with the result 0. BMI_SM_DEFERRED is
+ * negative and no error: a caller of bmi_sm_posted() compares with it first. Jobs that are
  * pending when an action returns anything else continue; the machine's next deferred state waits
  * for them, too. */
 #define BMI_SM_DONE 0
