@@ -326,14 +326,22 @@ static bool pass_is_long(uint64_t *until_ns)
     return now_ns >= *until_ns;
 }
 
-/* Reads up to `reads` times. `to_end`: the socket has failed or ended, so a short read does not
- * stop. Returns PASS_MORE or PASS_DRAINED, 0 at the stream's end, or an errno. */
+/* Whether the last read brought a frame without a body alone, as a request is. The next one of a
+ * burst has probably arrived, too; the answers to all of them then share a write. */
+static bool brought_header_only(const struct stream_link *link, int64_t moved)
+{
+    return link->body_left == 0 && moved > 0 && moved <= BMI_FRAME_HEADER;
+}
+
+/* Reads up to `reads` times; up to STREAM_PASS_READS headers without a body are not counted.
+ * `to_end`: the socket has failed or ended, so a short read does not stop. Returns PASS_MORE or
+ * PASS_DRAINED, 0 at the stream's end, or an errno. */
 static int receive_pass(struct stream_link *link, int reads, bool to_end, int64_t *bytes)
 {
     struct stream_state *state = stream_state_of(link);
     uint64_t until_ns = 0;
     int64_t last;
-    int result;
+    int result, headers = 0;
 
     *bytes = 0;
     stream_lock(&link->receive_lock);
@@ -345,7 +353,9 @@ static int receive_pass(struct stream_link *link, int reads, bool to_end, int64_
             state->tally.reads++;
         if (result == PASS_DRAINED && to_end && *bytes > last)
             result = PASS_MORE;
-    } while (result == PASS_MORE && --reads > 0 && *bytes < STREAM_PASS_BYTES &&
+        if (!brought_header_only(link, *bytes - last) || headers++ >= STREAM_PASS_READS)
+            reads--;
+    } while (result == PASS_MORE && reads > 0 && *bytes < STREAM_PASS_BYTES &&
              state->tally.frames < STREAM_PASS_FRAMES && !pass_is_long(&until_ns));
     if (result == 0 && (link->body_left > 0 || link->header_have > 0) && !closed(link))
         result = -ECONNRESET;

@@ -666,6 +666,29 @@ static void costly_frames_end_the_turn(void)
     teardown();
 }
 
+/* One poll of the hot link takes a burst of requests, which are read one by one, and no more than
+ * the header of a large message behind them. */
+static void requests_share_a_turn(void)
+{
+    enum { REQUESTS = 20, LARGE = 100000 };
+    size_t from = 0, length = 0;
+    setup();
+    atomic_store(&owner->link->large_expected, 1);
+    peer_write(stream, frame_append(0, 0, 0, 0, &from));
+    CU_ASSERT(FAKE_UNTIL(owner->frames == 1)); /* it is the hot link */
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        length = frame_append(length, 4 * i, 0, 0, &from);
+    length = frame_append(length, 4 * REQUESTS, LARGE, LARGE, &from);
+    CU_ASSERT_EQUAL(send(peer, stream, length, 0), (ssize_t)length);
+    CU_ASSERT(fake_method->progress(fake_state) > 0);
+    CU_ASSERT_EQUAL(owner->frames, 1 + REQUESTS + 1);
+    CU_ASSERT_EQUAL(owner->bodies, 0);
+    CU_ASSERT(FAKE_UNTIL(owner->bodies == 1));
+    CU_ASSERT(holds_pattern(into, LARGE, 0));
+    CU_ASSERT_EQUAL(fake_counters[BMI_COUNT_COPIES], 0);
+    teardown();
+}
+
 int main(void)
 {
     into = malloc(INTO_BYTES);
@@ -695,6 +718,7 @@ int main(void)
     CU_ADD_TEST(suite, nothing_is_shown_while_lingering);
     CU_ADD_TEST(suite, nothing_is_written_after_close);
     CU_ADD_TEST(suite, costly_frames_end_the_turn);
+    CU_ADD_TEST(suite, requests_share_a_turn);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();
     unsigned failures = CU_get_number_of_failures();
