@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
@@ -89,6 +90,13 @@ void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void
     memcpy(bytes, dialler, size);
     memcpy(bytes + size, accepter, size);
     bmi__digest16(link->ends, bytes, 2 * size);
+}
+
+void bmi_method_link_user(struct bmi_link *link, uint32_t user, bool dialled)
+{
+    uint32_t users[2] = {geteuid(), user};
+    if (users[0] != users[1])
+        bmi_method_link_ends(link, &users[!dialled], &users[dialled], sizeof users[0]);
 }
 
 /* ---- frames that are whole ------------------------------------------------------------------ */

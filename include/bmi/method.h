@@ -558,6 +558,12 @@ void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t numb
 void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void *accepter,
                           size_t size);
 
+/* The same for a network within a host: the ends are the effective users of both processes, `user`
+ * that of the other one. Processes of one user trust each other, and in different user namespaces
+ * each knows that user by another number, so they get no ends. Returns: nothing. Owns: nothing.
+ * Threads: poller. Blocks: no. */
+void bmi_method_link_user(struct bmi_link *link, uint32_t user, bool dialled);
+
 /* Closes an accepted connection of the method that is idle or whose HELLO is overdue, because no
  * descriptor is left for a new connection, or its host has reached its limit. `host`: one of that
  * host's; NULL: one of the host that has most. Returns: whether one is being closed; its link ends

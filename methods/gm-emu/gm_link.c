@@ -87,7 +87,7 @@ int gm_connect(void *argument, const char *canonical, void *owner, struct bmi_li
     return 0;
 }
 
-static void link_open(struct gm_link *link, struct nic_peer *peer)
+static void link_open(struct gm_link *link, struct nic_peer *peer, bool dialled)
 {
     int process;
     unsigned user;
@@ -101,11 +101,12 @@ static void link_open(struct gm_link *link, struct nic_peer *peer)
     nic_peer_process(peer, &process, &user);
     /* All ports of this NIC are on this host. */
     bmi_method_link_host(&link->base, "127.0.0.1", (uint32_t)process);
+    bmi_method_link_user(&link->base, user, dialled);
 }
 
 void gm_link_up(struct gm_link *link, struct nic_peer *peer)
 {
-    link_open(link, peer);
+    link_open(link, peer, true);
     gm_count(BMI_COUNT_LINKS_OPENED, 1);
     bmi_method_link_up(&link->base);
     gm_link_step(link);
@@ -118,7 +119,7 @@ void gm_link_accepted(struct gm_state *state, struct nic_peer *peer)
         nic_peer_close(peer);
         return;
     }
-    link_open(link, peer);
+    link_open(link, peer, false);
     nic_peer_set_context(peer, link);
     int status = bmi_method_link_accepted(&link->base);
     if (status == 0) {
