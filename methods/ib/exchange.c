@@ -65,7 +65,7 @@ static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    ip_socket_set_options(&link->base, fd);
+    ip_socket_set_options(link->base.method, &link->base, fd);
     if (connect(fd, &to->any, ip_socket_address_length(to)) < 0 && errno != EINPROGRESS &&
         errno != EINTR) {
         int error = -errno;
@@ -320,7 +320,7 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
         close(fd);
         return;
     }
-    ip_socket_set_options(&link->base, fd);
+    ip_socket_set_options(link->base.method, &link->base, fd);
     ip_accepted(&link->base, fd, (const void *)from);
     if (ib_greeting_start(link))
         ib_link_forget(link);

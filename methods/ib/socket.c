@@ -187,7 +187,8 @@ void ib_peer_settle(const struct ib_link *link)
     for (int fd = 0; fd < DESCRIPTORS_MOST; fd++)
         if (is_the_providers(fd, &ours, &theirs)) {
             ip_socket_settle(fd);
-            ip_socket_set_options(NULL, fd);
-            ip_socket_set_timeout(NULL, fd); /* it ends where its peer has gone without a word */
+            ip_socket_set_options(link->base.method, NULL, fd);
+            /* it ends where its peer has gone without a word */
+            ip_socket_set_timeout(link->base.method, NULL, fd);
         }
 }

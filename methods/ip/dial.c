@@ -136,7 +136,7 @@ int ip_dial_check(struct bmi_link *link, int fd)
      * connects the socket to itself. */
     if (memcmp(&here, &there, sizeof(here)) == 0)
         return -ECONNREFUSED;
-    ip_socket_set_timeout(link, fd);
+    ip_socket_set_timeout(link->method, link, fd);
     host_set(link, &there);
     ends_set(link, &here, &there);
     return 0;
@@ -147,7 +147,7 @@ void ip_accepted(struct bmi_link *link, int fd, const union ip_socket_address *f
     union ip_socket_address here = {0};
     socklen_t length = sizeof(here);
 
-    ip_socket_set_timeout(link, fd);
+    ip_socket_set_timeout(link->method, link, fd);
     host_set(link, from);
     if (getsockname(fd, &here.any, &length) == 0)
         ends_set(link, from, &here); /* else it is never joined with another one */

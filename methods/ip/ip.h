@@ -106,14 +106,15 @@ void ip_names_free(struct ip_names **names);
 /* ---- socket.c: options ---------------------------------------------------------------------- */
 
 /* Sets the options of every connection, except buffer sizes: no delay, and an end when the other
- * host has gone. Errors are logged, and not fatal. Any thread. */
-void ip_socket_set_options(const struct bmi_link *link, int fd);
+ * host has gone. Errors are logged, and not fatal; `method` and `link` (may be NULL) are for the
+ * log. Any thread. */
+void ip_socket_set_options(const struct bmi_method *method, const struct bmi_link *link, int fd);
 /* Of a connected socket: the connection ends when the other side does not confirm bytes for
  * peer_timeout_ms. Before that the option would also limit the connecting. Any thread. */
-void ip_socket_set_timeout(const struct bmi_link *link, int fd);
+void ip_socket_set_timeout(const struct bmi_method *method, const struct bmi_link *link, int fd);
 /* Sets one. Any thread. */
-void ip_socket_set_option(const struct bmi_link *link, int fd, int level, int option, int value,
-                          const char *name);
+void ip_socket_set_option(const struct bmi_method *method, const struct bmi_link *link, int fd,
+                          int level, int option, int value, const char *name);
 /* Sets options of a connected socket. Within a host there is no path to congest: the timers with
  * which a system-wide bbr paces cost a fifth of the throughput there and some 0.1 us of a small
  * message. Any thread. */

@@ -24,6 +24,7 @@ void *fake_state;
 struct fake_owner fake_accepted[FAKE_OWNERS];
 int fake_accepted_count;
 _Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
+char fake_logged[256];
 int64_t fake_send_buffer;
 int64_t fake_peer_timeout_ms = 30000;
 int64_t fake_connect_timeout_ms = 10000;
@@ -258,11 +259,10 @@ void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const
 {
     va_list arguments;
     (void)link;
-    fprintf(stderr, "[log %d] ", (int)level);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(fake_logged, sizeof(fake_logged), format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
+    fprintf(stderr, "[log %d] %s\n", (int)level, fake_logged);
 }
 
 _Atomic int64_t *bmi_method_counters(const struct bmi_method *method)

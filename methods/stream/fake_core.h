@@ -57,6 +57,7 @@ extern void (*fake_on_transfer)(struct bmi_transfer *transfer, int status);
 extern struct fake_owner fake_accepted[FAKE_OWNERS];
 extern int fake_accepted_count;
 extern _Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
+extern char fake_logged[256];    /* the last text of the log */
 extern int64_t fake_send_buffer; /* the setting tcp_sndbuf */
 extern int64_t fake_peer_timeout_ms, fake_connect_timeout_ms;
 

@@ -96,8 +96,12 @@ int stream_listen(struct stream_state *state, int fd)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-int stream_method_start(struct stream_state *state, const struct stream_socket *socket)
+int stream_method_start(size_t size, const struct stream_socket *socket, void **out)
 {
+    struct stream_state *state = calloc(1, size);
+    int error = -ENOMEM;
+    if (!state)
+        return error;
     state->socket = socket;
     state->counters = bmi_method_counters(socket->method);
     state->acceptor.method = socket->method;
@@ -105,16 +109,24 @@ int stream_method_start(struct stream_state *state, const struct stream_socket *
     state->acceptor.evicts = true;
     state->ahead = aligned_alloc(64, STREAM_AHEAD_BYTES + STREAM_SCRATCH_BYTES);
     if (!state->ahead)
-        return -ENOMEM;
+        goto undo_state;
     state->scratch = state->ahead + STREAM_AHEAD_BYTES;
-    int error = stream_engine_start(state);
+    error = stream_engine_start(state);
     if (error)
-        free(state->ahead);
+        goto undo_ahead;
+    *out = state;
+    return 0;
+
+undo_ahead:
+    free(state->ahead);
+undo_state:
+    free(state);
     return error;
 }
 
-void stream_method_stop(struct stream_state *state)
+void stream_method_stop(void *argument)
 {
+    struct stream_state *state = argument;
     stream_acceptor_stop(&state->acceptor);
     while (state->links) {
         struct stream_link *link = state->links;
@@ -125,4 +137,18 @@ void stream_method_stop(struct stream_state *state)
     }
     stream_engine_stop(state);
     free(state->ahead);
+    free(state);
+}
+
+int stream_option(void *state, struct bmi_link *base, int option, void *value, bool set)
+{
+    (void)state;
+    (void)value;
+    if (option != BMI_TCP_CLOSE_SOCKET)
+        return -ENOSYS;
+    if (!set)
+        return -EINVAL;
+    if (base)
+        stream_close(base, false);
+    return 0;
 }

@@ -52,6 +52,16 @@ enum {
     STREAM_SCRATCH_BYTES = 16 << 10, /* where unwanted bodies go, over and over */
 };
 
+/* Bodies above STREAM_EAGER_MAX go by rendezvous, so a body is not sent and buffered before the
+ * receiver posts for it. (From 16 KiB on, the core reads the pieces straight to their place, also
+ * unexpected ones.) STREAM_FRAME_MAX bounds how long a link sends one message before it sends
+ * another's frame: a larger value means fewer headers, a smaller one less waiting. */
+enum {
+    STREAM_EAGER_MAX = 32768,
+    STREAM_UNEXPECTED_MAX = 65536,
+    STREAM_FRAME_MAX = 262144,
+};
+
 /* The events that a link is watched for. */
 #define STREAM_WATCHED (EPOLLIN | EPOLLRDHUP)
 
@@ -209,9 +219,11 @@ static inline void stream_count(const struct stream_link *link, enum bmi_method_
 /* ---- for the method --------------------------------------------------------------------------
  */
 
-/* Starts and stops. The state is zeroed. Starting returns 0 or an errno: then nothing is left. */
-int stream_method_start(struct stream_state *state, const struct stream_socket *socket);
-void stream_method_stop(struct stream_state *state);
+/* Starts: makes the method's state of `size` bytes, zeroed, whose first member is struct
+ * stream_state. Returns 0 or an errno: then nothing is left. */
+int stream_method_start(size_t size, const struct stream_socket *socket, void **state);
+/* Stops, and frees the state. */
+void stream_method_stop(void *state);
 
 /* connect: makes a link with this `dial`, which is not NULL, and starts it. Returns 0 or -ENOMEM:
  * the dial is still the caller's. Any thread, the peer's lock held. */
@@ -229,7 +241,16 @@ void stream_dial_done(struct stream_link *link);
  * error. */
 int stream_listen(struct stream_state *state, int fd);
 
-/* Operations of struct bmi_method. */
+/* Limits and operations: entries of the method's struct bmi_method. */
+#define STREAM_METHOD                                                              \
+    .limits = {.eager_max = STREAM_EAGER_MAX,                                      \
+               .unexpected_max = STREAM_UNEXPECTED_MAX,                            \
+               .frame_max = STREAM_FRAME_MAX,                                      \
+               .segments_max = STREAM_IOVECS},                                     \
+    .send = stream_send, .flush = stream_flush, .withdraw = stream_withdraw,       \
+    .retract = stream_retract, .close = stream_close, .progress = stream_progress, \
+    .arm = stream_arm
+
 void stream_send(struct bmi_link *base, struct bmi_frame *frames);
 void stream_flush(struct bmi_link *base);
 bool stream_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
@@ -237,6 +258,8 @@ bool stream_retract(struct bmi_link *base, void *owner);
 void stream_close(struct bmi_link *base, bool linger);
 int stream_progress(void *state);
 bool stream_arm(void *state);
+/* BMI_TCP_CLOSE_SOCKET; -ENOSYS for others. */
+int stream_option(void *state, struct bmi_link *base, int option, void *value, bool set);
 
 /* Takes the link down, now or when its writer is done; the link may be gone at return. Poller, no
  * lock. */

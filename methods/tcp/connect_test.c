@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "methods/ip/address.h"
+#include "methods/ip/ip.h"
 #include "methods/stream/fake_core.h"
 
 extern const struct bmi_method bmi__method_tcp;
@@ -746,6 +746,14 @@ static void options(void)
     teardown();
 }
 
+/* Options of a descriptor that is no socket, for a method other than tcp. */
+static void log_names_the_method(void)
+{
+    static const struct bmi_method other = {.name = "bmi_other", .schemes = "other"};
+    ip_socket_set_option(&other, NULL, -1, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+    CU_ASSERT_STRING_EQUAL(fake_logged, "other: cannot set SO_KEEPALIVE to 1: Bad file descriptor");
+}
+
 int main(void)
 {
     CU_initialize_registry();
@@ -765,6 +773,7 @@ int main(void)
     CU_ADD_TEST(suite, out_of_descriptors);
     CU_ADD_TEST(suite, core_refuses_a_link);
     CU_ADD_TEST(suite, options);
+    CU_ADD_TEST(suite, log_names_the_method);
     CU_ADD_TEST(suite, buffers_of_a_link_that_is_not_up);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();

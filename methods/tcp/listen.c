@@ -49,7 +49,7 @@ int tcp_accept(struct stream_link *link, const struct sockaddr_storage *address)
     ip_socket_address_host(from, host, sizeof(host));
     if (!host_may(stream_state_of(link), host))
         return -EMFILE;
-    ip_socket_set_options(&link->base, link->watch.fd);
+    ip_socket_set_options(&bmi__method_tcp, &link->base, link->watch.fd);
     stream_lock(&link->send_lock);
     tcp_socket_set_buffers_locked(link, link->watch.fd);
     stream_unlock(&link->send_lock);

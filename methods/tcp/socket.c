@@ -30,9 +30,11 @@ void tcp_socket_set_buffers_locked(struct stream_link *link, int fd)
     int to_receive = link_bytes_locked(link, TCP_RECEIVE_BUFFER);
     const struct bmi_link *base = link ? &link->base : NULL;
     if (to_send > 0)
-        ip_socket_set_option(base, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
+        ip_socket_set_option(&bmi__method_tcp, base, fd, SOL_SOCKET, SO_SNDBUF, to_send,
+                             "SO_SNDBUF");
     if (to_receive > 0)
-        ip_socket_set_option(base, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
+        ip_socket_set_option(&bmi__method_tcp, base, fd, SOL_SOCKET, SO_RCVBUF, to_receive,
+                             "SO_RCVBUF");
 }
 
 /* Sets a buffer size: of the socket, if there is one, and of the sockets that dialling will
@@ -104,13 +106,7 @@ int tcp_option(void *state_argument, struct bmi_link *base, int option, void *va
             return -EINVAL;
         *(int *)value = atomic_load(&state->port);
         return 0;
-    case BMI_TCP_CLOSE_SOCKET:
-        if (!set)
-            return -EINVAL;
-        if (link)
-            stream_close(base, false);
-        return 0;
     default:
-        return -ENOSYS;
+        return stream_option(state, base, option, value, set);
     }
 }

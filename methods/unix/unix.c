@@ -9,7 +9,6 @@
 #include "methods/ip/hosts.h"
 #include "unix.h"
 
-enum { EAGER_MAX = 32768, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 enum { RETRY_LEAST_MS = 1, RETRY_MOST_MS = 64 }; /* while the server's backlog is full */
 
 static const struct bmi_setting_spec settings[] = {{"unix_other_users", BMI_SETTING_SWITCH, 0, 0, 1,
@@ -18,8 +17,8 @@ static const struct bmi_setting_spec settings[] = {{"unix_other_users", BMI_SETT
 
 /* ---- the peer ------------------------------------------------------------------------------- */
 
-/* Checks the user of the other end's process, which the kernel knows, and sets the link's host.
- * Returns 0 or an errno. */
+/* Checks the user of the other end's process, which the kernel knows, and sets the link's host and
+ * ends. Returns 0 or an errno. */
 static int peer_check(struct stream_link *link)
 {
     struct ucred peer;
@@ -34,6 +33,7 @@ static int peer_check(struct stream_link *link)
         return -EACCES;
     }
     bmi_method_link_host(&link->base, "127.0.0.1", (uint32_t)peer.pid);
+    bmi_method_link_user(&link->base, peer.uid, link->dial != NULL);
     return 0;
 }
 
@@ -125,44 +125,19 @@ static const struct stream_socket unix_socket = {
 
 static int unix_start(void **out)
 {
-    struct unix_state *state = calloc(1, sizeof(*state));
-    int error = state ? stream_method_start(&state->stream, &unix_socket) : -ENOMEM;
-    if (error)
-        free(state);
-    else
-        *out = state;
-    return error;
+    return stream_method_start(sizeof(struct unix_state), &unix_socket, out);
 }
 
-static void unix_stop(void *argument)
+static void unix_stop(void *state)
 {
-    struct unix_state *state = argument;
     unix_files_remove(state);
-    stream_method_stop(&state->stream);
-    free(state);
-}
-
-static int unix_option(void *state, struct bmi_link *link, int option, void *value, bool set)
-{
-    (void)state;
-    (void)value;
-    if (option != BMI_TCP_CLOSE_SOCKET)
-        return -ENOSYS;
-    if (!set)
-        return -EINVAL;
-    if (link)
-        stream_close(link, false);
-    return 0;
+    stream_method_stop(state);
 }
 
 const struct bmi_method bmi__method_unix = {
     .name = "bmi_unix",
     .schemes = "unix",
     .description = "Unix sockets, within a host",
-    .limits = {.eager_max = EAGER_MAX,
-               .unexpected_max = UNEXPECTED_MAX,
-               .frame_max = FRAME_MAX,
-               .segments_max = STREAM_IOVECS},
     .settings = settings,
     .hosts = &ip_hosts,
     .start = unix_start,
@@ -170,12 +145,6 @@ const struct bmi_method bmi__method_unix = {
     .listen = unix_listen,
     .parse = unix_parse,
     .connect = unix_connect,
-    .send = stream_send,
-    .flush = stream_flush,
-    .withdraw = stream_withdraw,
-    .retract = stream_retract,
-    .close = stream_close,
-    .progress = stream_progress,
-    .arm = stream_arm,
-    .option = unix_option,
+    .option = stream_option,
+    STREAM_METHOD,
 };

@@ -32,7 +32,7 @@ int unix_parse(const char *text, char *canonical, size_t size, const char **reas
 
 /* listen.c */
 int unix_listen(void *state, const char *text, int flags, char *bound, size_t size);
-/* Removes the files of this process's sockets. */
+/* Removes the files of the sockets, which still listen. */
 void unix_files_remove(struct unix_state *state);
 
 #endif

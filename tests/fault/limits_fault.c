@@ -36,7 +36,7 @@ static const struct range {
 } ranges[] = {
     {"tcp", 2 << 20, 8, 128, 8, false},     {"gm", 16 << 20, 16, 64, 16, false},
     {"loop", 1 << 20, 4, 64, 4, true},      {"ofi+tcp", 96 << 20, 16, 8, 16, false},
-    {"ofi+shm", 96 << 20, 16, 8, 8, false},
+    {"ofi+shm", 96 << 20, 16, 8, 8, false}, {"unix", 2 << 20, 8, 128, 8, false},
 };
 enum { RANGES = sizeof ranges / sizeof ranges[0] };
 static const struct range *range;

@@ -9,10 +9,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum { HELLO_FIXED = 52 };
@@ -136,55 +138,88 @@ struct raw_hello raw_hello_make(struct chance *chance)
     return hello;
 }
 
-static struct sockaddr_in address_parse(const char *listening)
+/* Of a method with sockets. */
+struct address {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_un un;
+    } to;
+    socklen_t size;
+};
+
+static struct address name_parse(const char *name)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct address address = {.to.un.sun_family = AF_UNIX};
+    size_t length = strlen(name);
+    CHECK(length < sizeof address.to.un.sun_path - 1, "no name: %s", name);
+    memcpy(address.to.un.sun_path + 1, name, length);
+    address.size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    return address;
+}
+
+static struct address address_parse(const char *listening)
+{
+    struct address address = {.to.in.sin_family = AF_INET, .size = sizeof address.to.in};
     char host[64];
     unsigned port;
+    if (strncmp(listening, "unix://@", 8) == 0)
+        return name_parse(listening + 8);
     CHECK(sscanf(listening, "%*[a-z+]://%63[0-9.]:%u", host, &port) == 2, "no address: %s",
           listening);
-    CHECK(inet_pton(AF_INET, host, &address.sin_addr) == 1, "no host: %s", host);
-    address.sin_port = htons((uint16_t)port);
+    CHECK(inet_pton(AF_INET, host, &address.to.in.sin_addr) == 1, "no host: %s", host);
+    address.to.in.sin_port = htons((uint16_t)port);
     return address;
 }
 
 int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN])
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t size = sizeof address;
-    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-    inet_pton(AF_INET, host, &address.sin_addr);
-    CHECK(descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, sizeof address) == 0,
+    bool local = strcmp(host, "@") == 0;
+    struct address address = {.to.any.sa_family = local ? AF_UNIX : AF_INET};
+    int descriptor = socket(address.to.any.sa_family, SOCK_STREAM, 0);
+    if (!local)
+        inet_pton(AF_INET, host, &address.to.in.sin_addr);
+    address.size = local ? sizeof address.to.any.sa_family : sizeof address.to.in;
+    CHECK(descriptor >= 0 && bind(descriptor, &address.to.any, address.size) == 0,
           "a socket at %s: %s", host, strerror(errno));
-    getsockname(descriptor, (struct sockaddr *)&address, &size);
-    snprintf(listening, BMI_MAX_ADDR_LEN, "tcp://%s:%u", host, ntohs(address.sin_port));
+    address.size = sizeof address.to;
+    getsockname(descriptor, &address.to.any, &address.size);
+    if (local) {
+        size_t length = address.size - offsetof(struct sockaddr_un, sun_path) - 1;
+        snprintf(listening, BMI_MAX_ADDR_LEN, "unix://@%.*s", (int)length,
+                 address.to.un.sun_path + 1);
+    } else {
+        snprintf(listening, BMI_MAX_ADDR_LEN, "tcp://%s:%u", host, ntohs(address.to.in.sin_port));
+    }
     return descriptor;
 }
 
-static void socket_connect(int descriptor, const char *listening)
+static void socket_connect(int descriptor, const struct address *address, const char *listening)
 {
-    struct sockaddr_in address = address_parse(listening);
     int on = 1;
-    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    int result = connect(descriptor, (struct sockaddr *)&address, sizeof address);
+    if (address->to.any.sa_family == AF_INET)
+        setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int result = connect(descriptor, &address->to.any, address->size);
     CHECK(result == 0, "connect to %s: %s", listening, strerror(errno));
 }
 
 int raw_connect(const char *listening, int receive_buffer)
 {
-    int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    struct address address = address_parse(listening);
+    int descriptor = socket(address.to.any.sa_family, SOCK_STREAM, 0);
     CHECK(descriptor >= 0, "socket: %s", strerror(errno));
     if (receive_buffer > 0)
         setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
-    socket_connect(descriptor, listening);
+    socket_connect(descriptor, &address, listening);
     return descriptor;
 }
 
 int raw_connect_from(const char *host, const char *listening)
 {
     char own[BMI_MAX_ADDR_LEN];
+    struct address address = address_parse(listening);
     int descriptor = raw_bind(host, own);
-    socket_connect(descriptor, listening);
+    socket_connect(descriptor, &address, listening);
     return descriptor;
 }
 

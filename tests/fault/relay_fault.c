@@ -7,14 +7,15 @@
  * which dials P, and P looks X up: the request must not come through M. P dials M, which dials X,
  * and X has dialled P: messages of P to M's address must come through M, not go to X. And M is
  * connected to P in X's name, silent: P's first exchange with X does not wait for M. On one host
- * with three ports, on three addresses of one host, and on three hosts, which are network
- * namespaces.
+ * with three ports, on three addresses of one host, on three hosts, which are network namespaces,
+ * and over Unix sockets between processes of three users.
  *
- * usage: relay_fault [three|namespaces]
+ * usage: relay_fault [three|namespaces|users]
  */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include "raw_peer.h"
 #include "serve.h"
 
+enum { NOBODY = 65534 };
 enum { CALL_TAG = 3, HELLO_TAG = 4, ANSWER_TAG = 5, ROUNDS = 8 };
 enum { ENDS_ALL = 0, CALL, HELLO, RESTART }; /* orders */
 
@@ -57,6 +59,8 @@ static void process_start(const char *host, int channel)
 {
     char address[64], listening[BMI_MAX_ADDR_LEN];
     snprintf(address, sizeof address, "tcp://%s:0", host);
+    if (strcmp(host, "@") == 0)
+        strcpy(address, "unix://@");
     serve(address, BMI_TCP_BIND_SPECIFIC, listening);
     /* no process may wait for M: such a wait would be longer than the test */
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), "BMI_SETTING");
@@ -90,9 +94,17 @@ static void process_send(const struct order *order, int channel)
 
 static bool namespaces; /* each process has its own */
 
-static int child_run(void *host, int channel)
+struct place {
+    const char *host;
+    uid_t user; /* 0: that of the test */
+};
+
+static int child_run(void *argument, int channel)
 {
+    const struct place *place = argument;
+    const char *host = place->host;
     struct order order;
+    CHECK(place->user == 0 || setuid(place->user) == 0, "setuid: %s", strerror(errno));
     if (namespaces)
         namespace_enter_child(channel);
     test_unexpected = process_called;
@@ -282,13 +294,14 @@ static void namespaces_join(const struct stage *stage)
     link_make(&stage->x, stage->hosts[1]);
 }
 
-static void run(const char *p, const char *x, const char *m)
+static void run(const char *p, const char *x, const char *m, bool users)
 {
     static void (*const cases[])(struct stage *) = {between_two_that_do_not_know, hands_itself_over,
                                                     in_the_name_of_another};
     struct stage stage = {.hosts = {p, x, m}, .chance = {.state = test_seed()}};
-    stage.p = child_start("P", child_run, (void *)(uintptr_t)p);
-    stage.x = child_start("X", child_run, (void *)(uintptr_t)x);
+    struct place places[] = {{p, users ? NOBODY : 0}, {x, users ? NOBODY - 1 : 0}};
+    stage.p = child_start("P", child_run, &places[0]);
+    stage.x = child_start("X", child_run, &places[1]);
     if (namespaces)
         namespaces_join(&stage);
     hear(stage.p.channel, stage.p_url, sizeof stage.p_url);
@@ -316,11 +329,16 @@ int main(int argc, char **argv)
     namespaces = strcmp(where, "namespaces") == 0;
     if (namespaces) {
         namespaces_needed();
-        run("10.97.0.1", "10.97.0.2", "10.97.0.3");
+        run("10.97.0.1", "10.97.0.2", "10.97.0.3", false);
     } else if (strcmp(where, "three") == 0) {
-        run("127.0.0.2", "127.0.0.3", "127.0.0.4");
+        run("127.0.0.2", "127.0.0.3", "127.0.0.4", false);
+    } else if (strcmp(where, "users") == 0) {
+        if (geteuid() != 0)
+            test_skip("needs root, to start processes of other users");
+        setenv("BMI_UNIX_OTHER_USERS", "on", 1);
+        run("@", "@", "@", true);
     } else {
-        run("127.0.0.1", "127.0.0.1", "127.0.0.1");
+        run("127.0.0.1", "127.0.0.1", "127.0.0.1", false);
     }
     return test_passed();
 }
