@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|model|vm|bench|tools
-#          [ARGS ...] [TIMEOUT seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
+#          [ARGS ...] [TIMEOUT seconds] [COST seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
 #          [VALGRIND] [NO_VALGRIND] [BACKGROUND] [WRAP function ...])
 #     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
 #     links bmi_internal; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
@@ -9,7 +9,8 @@
 #     are, unless they say NO_VALGRIND: memcheck does not see what io_uring writes into memory, and
 #     takes what a child of fork() has of its parent's threads for leaks). BACKGROUND: run once more
 #     with progress in the background, as LABEL.x.background. WRAP: the program stands in for these
-#     functions of the library, by the linker's --wrap.
+#     functions of the library, by the linker's --wrap. COST: how long it takes, if that is more than
+#     20 seconds: ctest starts the longest ones first, so that none is left alone at the end.
 # bmi_test_objects(x a.c b.c)    files that several programs share, which see the whole tree: built once,
 #     for those that name x after LIBRARIES
 # bmi_test(NAME x PROGRAM y LABEL ... [ARGS ...])    another test that runs y, made by a call before
@@ -36,7 +37,7 @@ set(BMI_MEMCHECK valgrind --quiet --error-exitcode=99 --leak-check=full
 
 function(bmi_test)
     cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND;NO_VALGRIND;BACKGROUND"
-                          "NAME;LABEL;TIMEOUT;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND;WRAP")
+                          "NAME;LABEL;TIMEOUT;COST;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND;WRAP")
     if(NOT DEFINED BMI_TIMEOUT_${arg_LABEL})
         message(FATAL_ERROR "bmi_test ${arg_NAME}: no label '${arg_LABEL}'")
     endif()
@@ -131,6 +132,9 @@ macro(bmi__add_test name timeout)
     add_test(NAME "${name}" COMMAND ${ARGN})
     set_tests_properties("${name}" PROPERTIES LABELS "${arg_LABEL}" TIMEOUT "${timeout}"
         SKIP_RETURN_CODE 77)
+    if(arg_COST)
+        set_tests_properties("${name}" PROPERTIES COST "${arg_COST}")
+    endif()
     if(arg_RUN_SERIAL)
         set_tests_properties("${name}" PROPERTIES RUN_SERIAL ON)
     endif()

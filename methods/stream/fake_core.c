@@ -98,12 +98,13 @@ int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct
     owner->frames++;
     if (owner->on_frame)
         owner->on_frame(owner);
-    *sink = (struct bmi_sink){.length = header.length, .owner = owner->into + owner->received};
+    uint8_t *place = owner->into != NULL ? owner->into + owner->received : NULL;
+    *sink = (struct bmi_sink){.length = header.length, .owner = place};
     if (owner->list.count > 0) {
         sink->body = owner->list;
         owner->list.count = 0;
     } else {
-        owner->one_buffer = owner->into + owner->received;
+        owner->one_buffer = place;
         owner->one_size = (bmi_size_t)header.keep;
         sink->body = (struct bmi_segments){.buffers = &owner->one_buffer,
                                            .sizes = &owner->one_size,
