@@ -38,6 +38,9 @@ if(BMI_SANITIZE)
     add_compile_options("-fsanitize=${BMI_SANITIZE}" -fno-sanitize-recover=all
                         -fno-omit-frame-pointer)
     add_link_options("-fsanitize=${BMI_SANITIZE}")
+    if(CMAKE_C_COMPILER_ID STREQUAL Clang AND BMI_SANITIZE MATCHES address)
+        add_compile_definitions(__SANITIZE_ADDRESS__) # as gcc defines it
+    endif()
 endif()
 if(BMI_FUZZER)
     if(NOT CMAKE_C_COMPILER_ID STREQUAL Clang)
