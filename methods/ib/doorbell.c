@@ -12,7 +12,7 @@
  *
  * The page is a sealed anonymous file. The peer opens it through /proc, which the kernel allows to
  * processes of the same user only, and maps it read-only. A random number in the page, which the
- * peer gets in the greeting, shows that it is the right page. A killed process leaves nothing.
+ * peer gets in the handshake, shows that it is the right page. A killed process leaves no file.
  */
 #include <fcntl.h>
 #include <openssl/rand.h>
@@ -34,7 +34,7 @@ struct ib_doorbell {
     struct doorbell_page *page;
     int fd; /* -1: the peer's */
     int32_t process;
-    int spare; /* a descriptor to give up while a peer's page and memory are opened; -1: none */
+    int reserve; /* a descriptor to lend while a peer's page and memory are opened; -1: none */
 };
 
 static int page_map(int fd, int protection, struct ib_doorbell **out)
@@ -42,7 +42,7 @@ static int page_map(int fd, int protection, struct ib_doorbell **out)
     struct ib_doorbell *doorbell = calloc(1, sizeof(*doorbell));
     if (!doorbell)
         return -ENOMEM;
-    doorbell->fd = doorbell->spare = -1;
+    doorbell->fd = doorbell->reserve = -1;
     doorbell->page = mmap(NULL, sizeof(*doorbell->page), protection, MAP_SHARED, fd, 0);
     if (doorbell->page == MAP_FAILED) {
         int status = -errno;
@@ -71,9 +71,9 @@ int ib_doorbell_make(struct ib_doorbell **out)
         close(fd);
         return status;
     }
-    doorbell->page->number |= 1; /* 0 in a greeting means that there is no page */
+    doorbell->page->number |= 1; /* 0 in a handshake means that there is no page */
     doorbell->fd = fd;
-    ib_doorbell_spare_take(doorbell);
+    ib_doorbell_reserve_take(doorbell);
     *out = doorbell;
     return 0;
 }
@@ -134,22 +134,22 @@ void ib_doorbell_free(struct ib_doorbell *doorbell)
     munmap(doorbell->page, sizeof(*doorbell->page));
     if (doorbell->fd >= 0)
         close(doorbell->fd);
-    ib_doorbell_spare_lend(doorbell);
+    ib_doorbell_reserve_lend(doorbell);
     free(doorbell);
 }
 
-void ib_doorbell_spare_take(struct ib_doorbell *doorbell)
+void ib_doorbell_reserve_take(struct ib_doorbell *doorbell)
 {
-    if (doorbell && doorbell->spare < 0)
-        doorbell->spare = fcntl(doorbell->fd, F_DUPFD_CLOEXEC, 0);
+    if (doorbell && doorbell->reserve < 0)
+        doorbell->reserve = fcntl(doorbell->fd, F_DUPFD_CLOEXEC, 0);
 }
 
-void ib_doorbell_spare_lend(struct ib_doorbell *doorbell)
+void ib_doorbell_reserve_lend(struct ib_doorbell *doorbell)
 {
-    if (!doorbell || doorbell->spare < 0)
+    if (!doorbell || doorbell->reserve < 0)
         return;
-    close(doorbell->spare);
-    doorbell->spare = -1;
+    close(doorbell->reserve);
+    doorbell->reserve = -1;
 }
 
 void ib_doorbell_sleep(struct ib_doorbell *doorbell, bool asleep)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * doorbell_test.c - the wake-up flag of shm: when a sender rings, and that no message is overlooked
- * by a poller that goes to sleep. The process connects to itself and drives pass by pass.
+ * by a poller that goes to sleep. The process connects to itself and polls pass by pass.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -45,7 +45,8 @@ static void test_connect(void)
     CU_ASSERT_PTR_NOT_NULL_FATAL(state()->doorbell);
 }
 
-/* Given a page and its peer's view of it, when its owner sleeps, then each link is to ring once. */
+/* Given a page and its peer's view of it, when its owner sleeps, then each link has to ring once.
+ */
 static void test_ring_once(void)
 {
     struct ib_doorbell *ours, *theirs;

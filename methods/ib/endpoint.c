@@ -46,12 +46,12 @@ int ib_buffer_post_locked(struct ib_buffer *buffer)
     return ib_error(fi_recvmsg(endpoint->id, &message, FI_MULTI_RECV));
 }
 
-int ib_spare_post_locked(struct ib_endpoint *endpoint)
+int ib_reserve_post_locked(struct ib_endpoint *endpoint)
 {
-    endpoint->spare.kind = IB_OPERATION_SPARE;
+    endpoint->reserve.kind = IB_OPERATION_RESERVE;
     ssize_t status =
-        fi_trecv(endpoint->id, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, 0, &endpoint->spare.context);
-    endpoint->spare_posted = status == 0;
+        fi_trecv(endpoint->id, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, 0, &endpoint->reserve.context);
+    endpoint->reserve_posted = status == 0;
     return ib_error(status);
 }
 
@@ -75,8 +75,8 @@ static int buffers_post(struct ib_state *state, struct ib_endpoint *endpoint)
         if (status)
             return ib_step_failed(state, "take a buffer for messages", status);
     }
-    status = fabric->shared ? ib_spare_post_locked(endpoint) : 0;
-    return status ? ib_step_failed(state, "take a spare receive", status) : 0;
+    status = fabric->shared ? ib_reserve_post_locked(endpoint) : 0;
+    return status ? ib_step_failed(state, "take a reserve receive", status) : 0;
 }
 
 /* The option is set after enabling: shm keeps it in an object that enabling makes. */

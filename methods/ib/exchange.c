@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * exchange.c - the TCP connection beside each link: dialled, accepted, its records, and its end.
+ * exchange.c - the address exchange, a TCP connection beside each link: dialled, accepted, its
+ * records, and its end.
  *
- * greeting.c describes what both sides say first. Then come records of one byte, some with a
- * number: RING (look at your queue), BYE n (I have sent n messages and send no more), DONE (all of
- * yours are here). A side that closes in good order says BYE and waits for DONE, so nothing is lost
- * when its endpoint goes. A connection that ends otherwise is the other process's death: what has
- * arrived is taken, then the link goes down.
+ * It begins with the handshake (handshake.c). Then come records of one byte, some with a number:
+ * RING (read your completion queue), BYE n (end of stream: I have sent n messages and send no
+ * more), DONE (all of your messages have arrived). A side that closes in order sends BYE and waits
+ * for DONE, so no message is lost when its endpoint is closed. If the connection ends otherwise,
+ * the other process has died: messages that have arrived are handled, then the link goes down.
  *
- * Runs in the driver, but for ib_connect, ib_listen, and ib_ring_locked.
+ * The poller runs all of it, except ib_connect, ib_listen, and ib_ring_locked.
  */
 #include <fcntl.h>
 #include <net/if.h>
@@ -20,8 +21,8 @@
 #include "methods/ip/ip.h"
 
 enum {
-    DRAIN_PASSES = 256, /* over what a dead peer has sent */
-    RECORDS_BYTES = 64  /* read at a time */
+    DRAIN_PASSES = 256, /* passes that handle the messages of a dead peer */
+    RECORDS_BYTES = 64  /* bytes read at a time */
 };
 enum record { RECORD_RING = 'r', RECORD_BYE = 'b', RECORD_DONE = 'd' };
 
@@ -58,7 +59,7 @@ static void socket_close(struct ib_link *link)
     ib_unlock(&link->send_lock);
 }
 
-/* A connection is under way or made. Returns 0 or an errno. */
+/* Begins to connect to an address. Returns 0 or an errno. */
 static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
 {
     struct ib_link *link = ib_container(dial, struct ib_dial, ip)->link;
@@ -135,14 +136,14 @@ static void connect_ready(struct ib_link *link)
 {
     int error = ip_dial_check(&link->base, link->watch.fd);
     if (error == -ENOTCONN)
-        return; /* the report came too early: still under way */
+        return; /* reported too early: the connection is still being made */
     if (error) {
         socket_close(link);
         ip_dial_again(&link->dial->ip, error);
         return;
     }
     ib_dial_free(link);
-    error = ib_greeting_start(link);
+    error = ib_handshake_start(link);
     if (error)
         ib_link_end(link, error);
 }
@@ -150,7 +151,7 @@ static void connect_ready(struct ib_link *link)
 /* ---- records ----------------------------------------------------------------------------------
  */
 
-/* Writes what is to be written; what the socket does not take waits for room. */
+/* Writes waiting records; those that the socket does not take wait for room. */
 static void out_write(struct ib_link *link)
 {
     ib_lock(&link->send_lock);
@@ -168,7 +169,7 @@ static void out_write(struct ib_link *link)
         return;
     link->room_watched = left;
     int status = ib_exchange_watch(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
-    if (status) /* nothing would tell of its end */
+    if (status) /* without a watch its end would not be noticed */
         ib_link_fail(link, status);
 }
 
@@ -215,7 +216,7 @@ void ib_ring_locked(struct ib_link *link)
     ib_assert_locked(&link->send_lock);
     if (!link->doorbell || link->watch.fd < 0 || !ib_doorbell_wanted(link->doorbell, &link->rung))
         return;
-    /* If other records wait, or the socket is full, it has something to wake up for. */
+    /* If other records wait, or the socket is full, these wake the other side. */
     if (link->out_size == 0 && send(link->watch.fd, &ring, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         bmi_method_log(BMI_LOG_DEBUG, &link->base, "%s: a ring is lost: %s",
                        ib_state_of(link)->kind->scheme, strerror(errno));
@@ -261,7 +262,7 @@ static int records_take(struct ib_link *link, const uint8_t *at, size_t size, bo
     return 0;
 }
 
-/* The other process has gone, or has cut the link: what it sent before is taken first. */
+/* The other process has gone, or has cut the link: its earlier messages are handled first. */
 static void hung_up(struct ib_link *link, int status)
 {
     struct ib_state *state = ib_state_of(link);
@@ -300,8 +301,8 @@ static void exchange_ready(struct bmi_watch *watch, uint32_t events)
     bmi_link_ref(&link->base);
     if (link->phase == IB_DIALLING)
         connect_ready(link);
-    else if (link->phase == IB_GREETING)
-        ib_greeting_read(link);
+    else if (link->phase == IB_HANDSHAKE)
+        ib_handshake_read(link);
     else if (link->phase == IB_UP && (events & ~(uint32_t)EPOLLOUT))
         records_ready(link);
     if (link->phase == IB_UP && (events & EPOLLOUT))
@@ -322,7 +323,7 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
     }
     ip_socket_set_options(link->base.method, &link->base, fd);
     ip_accepted(&link->base, fd, (const void *)from);
-    if (ib_greeting_start(link))
+    if (ib_handshake_start(link))
         ib_link_forget(link);
 }
 
@@ -334,21 +335,21 @@ static int connection_take(struct stream_acceptor *acceptor, int listener,
     enum { PROVIDERS = 2 };
     const struct ib_state *state = ib_container(acceptor, struct ib_state, acceptor);
     socklen_t length = sizeof(*from);
-    int spare[PROVIDERS], count = 0;
+    int reserve[PROVIDERS], count = 0;
     while (!state->doorbell && count < PROVIDERS &&
-           (spare[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
+           (reserve[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
         count++;
     int fd = -1;
     if (state->doorbell || count == PROVIDERS)
         fd = accept4(listener, (struct sockaddr *)from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     int error = fd < 0 ? -errno : fd;
     while (count > 0)
-        close(spare[--count]);
+        close(reserve[--count]);
     return error;
 }
 
-/* The host of "host:port" as numbers, for the endpoint's own address; false: any will do. A name is
- * looked up to bind to it, only. */
+/* Outputs the host of "host:port" in numeric form, for the endpoint's own address; false: any
+ * address serves. A name is looked up only if the socket is bound to it. */
 static bool host_numeric(const char *bound, int flags, char *host, size_t size)
 {
     struct ip_address address;

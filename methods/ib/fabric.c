@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fabric.c - what a process has once for each scheme: device, address vector, completion queue,
- * slots for messages on their way out, and the names of peers.
+ * fabric.c - the objects that a process has once for each scheme: device, address vector,
+ * completion queue, slots for outgoing messages, and the names of peers.
  *
  * The fabric is opened by listen, or at the first connection. endpoint.c makes its endpoints.
  */
@@ -21,9 +21,9 @@ int ib_error(ssize_t status)
     if (status >= 0)
         return 0;
     if (status == -ENOTCONN || status == -ESHUTDOWN || status == -ECONNABORTED)
-        return -ECONNRESET; /* there was a connection, or nobody would have sent */
+        return -ECONNRESET; /* posts fail so only after a connection was made */
     if (status > -FI_ERRNO_OFFSET)
-        return (int)status; /* libfabric's first ones are errno's */
+        return (int)status; /* libfabric's first codes are errno's */
     switch (-status) {
     case FI_ETOOSMALL:
     case FI_ETRUNC:
@@ -47,7 +47,8 @@ int ib_error(ssize_t status)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Providers report a lack of descriptors as an input/output error, too. A step takes a few. */
+/* Whether descriptors are lacking: providers report that as an input/output error. A step of
+ * opening needs a few. */
 static bool descriptors_lack(void)
 {
     enum { FEW = 8 };
@@ -73,7 +74,7 @@ int ib_step_failed(const struct ib_state *state, const char *step, ssize_t statu
                        "%s: the locked-memory limit is %llu bytes: raise it (ulimit -l), or lower "
                        "FI_UNIVERSE_SIZE, by which providers size their queues",
                        state->kind->scheme, (unsigned long long)limit.rlim_cur);
-    return status == -FI_EAGAIN ? -ENOMEM : ib_error(status); /* no room for a thread */
+    return status == -FI_EAGAIN ? -ENOMEM : ib_error(status); /* EAGAIN: no room for a thread */
 }
 
 int ib_queues_failed(const struct ib_state *state, const char *step, ssize_t status)
@@ -100,7 +101,8 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
     fabric->shared = info->addr_format == FI_ADDR_STR; /* shm */
     fabric->many = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
-    /* What waits for the other process to copy it out is never given back where that dies. */
+    /* A larger message waits until the other process copies it, and is never returned if that
+     * process dies. */
     fabric->message_max = fabric->shared && info->tx_attr->inject_size < IB_MESSAGE_BYTES
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
@@ -108,8 +110,8 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->tells_source = ib_provider_tells_source(info->fabric_attr->prov_name);
     fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
     bool ordered = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
-    /* tcp's own completion is a write into a socket, whose connection may break, and be made again
-     * before the next message. */
+    /* tcp completes a put when it was written into a socket; the connection may break then, and be
+     * made again before the next message. */
     fabric->put_delivers = tcp || !ordered;
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
@@ -123,7 +125,7 @@ static void info_apply(struct ib_fabric *fabric)
         info->ep_attr->max_msg_size < IB_PIECE_BYTES ? info->ep_attr->max_msg_size : IB_PIECE_BYTES;
 }
 
-/* The completion queue, with a descriptor to wait for where the provider can. */
+/* Opens the completion queue, with a descriptor to wait on if the provider has one. */
 static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
 {
     struct fi_cq_attr attributes = {.size = fabric->shared ? IB_QUEUE_SHM : 4 * IB_SLOTS,
@@ -217,7 +219,7 @@ static void more_slots_free(struct ib_fabric *fabric)
     }
 }
 
-/* The endpoints first, so that nothing is under way when its memory goes. */
+/* Closes the endpoints first, so that no operation is under way when its memory is freed. */
 static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
 {
     ib_endpoints_close(fabric);
@@ -336,13 +338,13 @@ static struct ib_peer **peer_find(struct ib_peer **list, const uint8_t *name, ui
     return list;
 }
 
-/* Whether the name can be taken out of the vector, and a connection with it. libfabric 1.17's rxm
- * crashes where it is to cut a connection that failed before it came under way. Where a post has
- * failed one more tells: it has the connection tried again, or says that there can be none. It is
- * of a message with nobody's token. fabric_lock. */
+/* Whether the name can be removed from the vector, and its connection with it. libfabric 1.17's rxm
+ * crashes when it has to cut a connection that failed before it was being made. If a post to the
+ * peer has failed, one more post decides: either rxm connects again, or it reports that it cannot.
+ * The message has a token of no link. fabric_lock. */
 static bool peer_removable_locked(const struct ib_fabric *fabric, const struct ib_peer *peer)
 {
-    enum { LOOKS = 2 }; /* the first may be what finds that the last try was turned down */
+    enum { LOOKS = 2 }; /* the first may only find that the last attempt was refused */
     static const uint8_t nobodys[IB_PREFIX];
     size_t size = sizeof(nobodys) < fabric->inject_max ? sizeof(nobodys) : fabric->inject_max;
     ssize_t status = -FI_EAGAIN;
@@ -353,7 +355,7 @@ static bool peer_removable_locked(const struct ib_fabric *fabric, const struct i
     return status == 0 || status == -FI_EAGAIN;
 }
 
-/* Takes the name out of the vector. Returns false if it stays: then there is no connection. */
+/* Removes the name from the vector. Returns false if it stays: then there is no connection. */
 static bool peer_remove(struct ib_state *state, struct ib_peer *peer)
 {
     struct ib_fabric *fabric = state->fabric;
@@ -372,8 +374,9 @@ static void idle_insert(struct ib_state *state, struct ib_peer *peer)
     state->idle_count++;
 }
 
-/* Forgets the name that was not used for the longest time. One that has to stay in the vector is
- * kept as if it had been used: inserted once more it would be counted there, and never removed. */
+/* Frees the name that was not used for the longest time. A name that has to stay in the vector is
+ * kept as if it had just been used: inserted a second time it would have two users there, and would
+ * never be removed. */
 static void oldest_forget(struct ib_state *state)
 {
     struct ib_peer **last = &state->idle_peers;
@@ -396,8 +399,8 @@ static int name_insert(struct ib_state *state, struct ib_peer *peer)
     return inserted == 1 ? 0 : inserted == -FI_ENOMEM ? -ENOMEM : -EADDRNOTAVAIL;
 }
 
-/* libfabric crashes, or fails much later and without a reason, where there is no memory to map a
- * peer's, or for a connection: so that is tried first. */
+/* Without memory to map a peer's, or for a connection, libfabric crashes, or fails much later and
+ * without a reason. So the allocation is tried first. */
 static int room_check(const struct ib_state *state, const char *name)
 {
     size_t size = IB_CONNECTION_ROOM;
@@ -421,7 +424,7 @@ static int room_check(const struct ib_state *state, const char *name)
     return 0;
 }
 
-/* One that is not known yet. shm has room for so many, a name that is kept among them. */
+/* Adds a peer that is not known yet. shm has room for a number of names; idle ones count. */
 static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
                     struct ib_peer **out)
 {
@@ -486,7 +489,7 @@ static bool is_shut_down(const struct ib_link *link)
     return link->phase == IB_ENDING && !link->taken_down;
 }
 
-/* A link that uses the peer and is as asked for; NULL: none. */
+/* A link that uses the peer and for which `is` holds; NULL: none. */
 static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer,
                                  bool (*is)(const struct ib_link *))
 {
@@ -506,7 +509,7 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     peer->broken = true;
     peer->users++;
     while ((link = peer_link(state, peer, is_open)) != NULL)
-        ib_link_shut_down(link, status); /* nobody posts any more */
+        ib_link_shut_down(link, status); /* after this no thread posts */
     bool removed = peer_remove(state, peer);
     if (removed)
         *peer_find(&state->peers, peer->name, peer->size) = peer->next;
@@ -516,9 +519,10 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     ib_peer_put(state, peer);
 }
 
-/* A provider's connection may carry a new link's messages by now, which removing its name would
- * cut. A name of shm has none, and takes one of few places, and a dead process's memory stays
- * mapped: it goes at once, unless what was let go of may come back, whose end is told there. */
+/* Whether the name of a peer without links stays in the vector. A provider's connection may already
+ * carry the messages of a new link: removing the name would cut it. Over shm there are no
+ * connections; a name takes one of few places, and keeps a dead process's memory mapped. So it is
+ * removed at once, unless lost pieces may still be returned through that memory. */
 static bool stays(struct ib_state *state)
 {
     ib_lock(&state->fabric_lock);
@@ -527,10 +531,13 @@ static bool stays(struct ib_state *state)
     return any;
 }
 
-/* The last link to a process has gone; the process may come again. */
+/* Drops one user of the name. Without users it is kept for a while: the process may connect again.
+ */
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
 {
-    enum { FORGOTTEN = 2 }; /* for each that comes, so that those that had to stay go, too */
+    enum {
+        FORGOTTEN = 2
+    }; /* frees two for each new one, so that names that had to stay go later */
     if (--peer->users > 0)
         return;
     if (peer->broken) {

@@ -36,8 +36,8 @@ static const struct bmi_setting_spec settings[] = {
     IP_SETTINGS,
     {0}};
 
-/* Where connections can't be cut nobody gets to see a program's memory: what is on its way there
- * would come when the program has it back. */
+/* If connections cannot be cut, no peer may access the program's memory: bytes that are under way
+ * could arrive when the memory is the program's again. */
 static void puts_allow(struct bmi_method *method, struct ib_state *state)
 {
     bool safe = ib_library.cuts || !ib_provider_connects(state->provider);
@@ -52,7 +52,7 @@ static void puts_allow(struct bmi_method *method, struct ib_state *state)
                        state->kind->scheme);
 }
 
-/* `state` is static: what was deferred for it may run after the stop, and finds nothing to do. */
+/* `state` is static: a deferred call may run after the stop, and then finds nothing to do. */
 static int ib_start_kind(struct bmi_method *method, const struct ib_kind *kind,
                          struct ib_state *state, void **out)
 {

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ib.h - what the files of the ib method share.
+ * ib.h - declarations that the files of the ib method share.
  *
- * A link is a TCP connection made at the listen address (the *address exchange*, in short exchange:
- * the two processes exchange their endpoints' names there, wake each other up, say goodbye, and
- * notice each other's death), and a token in each direction that marks the link's messages on a
- * reliable datagram endpoint of libfabric's. A process has one endpoint, over tcp one for each of
- * its addresses that a peer uses. Messages carry frames: a prefix (token, sequence number), then
- * headers and bodies, back to back; a body may go on in the next message.
+ * A link has two parts. The *address exchange* (in short: exchange) is a TCP connection to the
+ * listen address, over which the two processes exchange the names of their endpoints, wake each
+ * other, end the link in order, and detect each other's death. The messages go over a reliable
+ * datagram endpoint of libfabric's, marked by a token for each direction. A process has one
+ * endpoint, over tcp one for each of its addresses that a peer uses. Messages carry frames: a
+ * prefix (token, sequence number), then headers and bodies, back to back; a body may continue in
+ * the next message.
  *
  * Locks, in this order; each is held for a few lines:
  *   receive_lock  one link's receive side. The poller holds it over a message, calls of
  *                 bmi_method_frame_arrived and body_arrived included.
  *   (the core's peer lock)
- *   send_lock     one link's queue, state, and the writing side of its exchange.
+ *   send_lock     one link's queue, state, and writes to its exchange.
  *   fabric_lock   the fabric and its endpoints: every call of libfabric on them, slots and pieces.
  *                 Of the core only bmi_method_defer and the registration cache are called under it.
- * "Driver" below means: touched only by the polling thread, so by one thread at a time.
+ * "Poller" below means: used only by the polling thread, so by one thread at a time.
  *
- * A thread that flushes posts, under send_lock and, for each call, fabric_lock. Frames are copied
- * into a slot of registered memory and go back to the core at once: the network holds nothing that
- * the core lends but the memory of puts and gets.
+ * A thread that flushes posts messages under send_lock, with fabric_lock for each call. Frames are
+ * copied into a slot of registered memory and return to the core at once: of the memory that the
+ * core lends, the network holds only that of puts and gets.
  */
 #ifndef IB_H
 #define IB_H
@@ -45,7 +46,7 @@
 
 struct fi_provider;
 
-/* What is called of libfabric itself; set by ib_library_load. */
+/* The functions of libfabric that are called by name; set by ib_library_load. */
 extern struct ib_library {
     int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
                    const struct fi_info *hints, struct fi_info **info);
@@ -57,11 +58,12 @@ extern struct ib_library {
     void (*freeparams)(struct fi_param *parameters);
     int (*param_get)(struct fi_provider *provider, const char *name, void *value);
     uint32_t (*version)(void);
-    bool cuts; /* an address that is removed takes its connection with it */
+    bool cuts; /* removing an address from the vector closes its connection */
 } ib_library;
-/* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used, for that reason. */
+/* Loads libfabric, once for all schemes. -ENOSYS, -ENOMEM: it cannot be used; `reason` has the
+ * cause. */
 int ib_library_load(char *reason, size_t size);
-/* What the program does at which signal: providers change it. */
+/* The program's signal actions, which providers change. */
 enum { IB_SIGNALS = 65 };
 struct ib_signals {
     struct sigaction actions[IB_SIGNALS];
@@ -71,122 +73,124 @@ void ib_signals_save(struct ib_signals *signals);
 void ib_signals_restore(const struct ib_signals *signals);
 
 enum {
-    IB_VERSION = 3,           /* of the exchange, the doorbell's page, and the messages' prefix */
-    IB_PREFIX = 16,           /* bytes before the frames of a message */
-    IB_MESSAGE_BYTES = 16384, /* of one message: what providers send without a handshake */
-    IB_SLOTS = 128,           /* messages under way, of all links, */
-    IB_LINK_SLOTS = 16,       /* and of one */
-    IB_SLOTS_MORE = 32,       /* made at a time when all are taken */
-    IB_KEYS = 32,             /* of memory, drawn at a time */
-    IB_BUFFERS = 4,           /* posted for messages to arrive in */
-    IB_BUFFERS_SHM = 24,      /* the same: as many messages as may come between two looks */
-    IB_QUEUE_SHM = 4096,      /* completions that have room, likewise */
+    IB_VERSION = 3, /* of the exchange, the doorbell's page, and the messages' prefix */
+    IB_PREFIX = 16, /* bytes before the frames of a message */
+    IB_MESSAGE_BYTES =
+        16384,           /* most bytes of a message: providers send these without a handshake */
+    IB_SLOTS = 128,      /* most messages under way, of all links, */
+    IB_LINK_SLOTS = 16,  /* and of one link */
+    IB_SLOTS_MORE = 32,  /* slots made at a time when all are in use */
+    IB_KEYS = 32,        /* random keys of memory generated at a time */
+    IB_BUFFERS = 4,      /* receive buffers posted */
+    IB_BUFFERS_SHM = 24, /* the same over shm: one for each message between two passes */
+    IB_QUEUE_SHM = 4096, /* room of the completion queue over shm */
     IB_BUFFER_BYTES = 256 << 10,
-    IB_NAME_BYTES = 128,      /* of an endpoint's name */
-    IB_HOST_BYTES = 64,       /* of a numeric host with its interface */
-    IB_PROVIDER_BYTES = 64,   /* of a provider's name */
-    IB_REGIONS = 64,          /* segments of one registration */
-    IB_IOVECS = 16,           /* of one put or get; the provider's limit may be less */
-    IB_PIECE_BYTES = 1 << 20, /* of one put or get */
-    IB_PIECES = 8,          /* of one link under way: what frames, pings among them, wait behind */
-    IB_PIECES_ALL = 512,    /* of all links: beyond that each has one */
-    IB_PIECES_KEPT = 64,    /* free ones, of all links */
-    IB_BATCH = 16,          /* completions read at a time */
-    IB_PASS_BATCHES = 8,    /* of one pass; then others have their turn */
-    IB_ENDPOINTS = 16,      /* of one process, each with a local address of its own */
-    IB_PEER_ROOM = 1 << 20, /* for what shm has for a peer, beside memory that they share */
-    IB_CONNECTION_ROOM = 40 << 20, /* for what the first connection of rxm and tcp takes */
-    IB_IDLE_PEERS = 64,            /* names kept in the address vector though no link uses them */
-    IB_RETRY_LEAST_MS = 1,         /* when a full network tells nothing of room */
-    IB_RETRY_MOST_MS = 16,
-    IB_TRANSFER_WAIT_MS = 2000 /* a dead link's transfers may still be with the network that long */
+    IB_NAME_BYTES = 128,      /* longest name of an endpoint */
+    IB_HOST_BYTES = 64,       /* longest numeric host with its interface */
+    IB_PROVIDER_BYTES = 64,   /* longest name of a provider */
+    IB_REGIONS = 64,          /* most segments of one registration */
+    IB_IOVECS = 16,           /* most segments of one put or get; the provider may allow fewer */
+    IB_PIECE_BYTES = 1 << 20, /* most bytes of one put or get */
+    IB_PIECES = 8,            /* pieces of one link under way: frames (PINGs, too) wait for them */
+    IB_PIECES_ALL = 512,      /* pieces of all links under way; beyond that each link has one */
+    IB_PIECES_KEPT = 64,      /* free pieces kept, of all links */
+    IB_BATCH = 16,            /* completions read at a time */
+    IB_PASS_BATCHES = 8,      /* batches read in one pass */
+    IB_ENDPOINTS = 16,        /* endpoints of one process, each with its own local address */
+    IB_PEER_ROOM = 1 << 20, /* memory that must be free for a peer of shm, besides shared memory */
+    IB_CONNECTION_ROOM =
+        40 << 20,              /* memory that must be free for rxm's first connection over tcp */
+    IB_IDLE_PEERS = 64,        /* unused names kept in the address vector */
+    IB_RETRY_LEAST_MS = 1,     /* first and longest interval of retries while the network is */
+    IB_RETRY_MOST_MS = 16,     /* full and gives no notice of room */
+    IB_TRANSFER_WAIT_MS = 2000 /* how long the network may keep the transfers of a dead link */
 };
 
-/* What the network is told apart by when it gives something back: first in each. */
+/* The kind of object that a completion is for. struct ib_operation is the first member of each. */
 enum ib_operation_kind {
     IB_OPERATION_RECEIVE,
     IB_OPERATION_SEND,
     IB_OPERATION_PIECE,
-    IB_OPERATION_SPARE
+    IB_OPERATION_RESERVE
 };
 struct ib_operation {
     struct fi_context2 context; /* libfabric's */
     enum ib_operation_kind kind;
 };
 
-/* Where messages arrive: many in each, one behind the other. */
+/* A receive buffer: many messages arrive in it, one behind the other. */
 struct ib_buffer {
     struct ib_operation operation;
     struct ib_endpoint *endpoint;
     uint8_t *memory;
-    bool unposted; /* driver */
+    bool unposted; /* poller */
 };
 
-/* A message on its way out. */
+/* An outgoing message. */
 struct ib_slot {
     struct ib_operation operation;
-    struct ib_slot *next; /* fabric_lock: the free ones */
-    uint64_t token;       /* our own, of the link that it belongs to */
+    struct ib_slot *next; /* fabric_lock: list of free slots */
+    uint64_t token;       /* our token of the link that uses the slot */
     uint8_t *memory;
     void *descriptor; /* of its memory's registration */
 };
 
-/* More of them; kept until the endpoint is closed. */
+/* Additional slots; kept until the endpoint is closed. */
 struct ib_slots {
     struct ib_slots *next;
-    struct fid_mr *registration; /* NULL: needs none */
+    struct fid_mr *registration; /* NULL: none is needed */
     struct ib_slot slots[IB_SLOTS_MORE];
     uint8_t memory[IB_SLOTS_MORE][IB_MESSAGE_BYTES];
 };
 
-/* A scheme, and the providers that it takes, best first. */
+/* A scheme, and the providers that it may use, best first. */
 struct ib_kind {
     const char *scheme;
     const char *const *providers;
     const char *advice; /* what to do when there is none */
 };
 
-/* An endpoint's name in the address vector. Driver. */
+/* The name of another process's endpoint in the address vector. Poller. */
 struct ib_peer {
-    struct ib_peer *next; /* all, or the idle ones */
+    struct ib_peer *next; /* list of the peers in use, or of the idle ones */
     fi_addr_t address;
-    uint32_t users; /* links */
+    uint32_t users; /* number of links */
     uint32_t size;
-    bool broken; /* not in the vector any more, or on its way out of it */
-    /* fabric_lock: where a post to it has failed, or had to wait; NULL: nowhere */
+    bool broken; /* removed from the vector, or about to be */
+    /* fabric_lock: our endpoint on which a post to it failed or had to wait; NULL: none */
     const struct ib_endpoint *doubtful;
-    atomic_bool settled; /* any thread: its connection was looked for */
+    atomic_bool settled; /* any thread: ib_peer_settle has looked for its connection */
     uint8_t name[];
 };
 
 struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes share */
 struct ib_dial;
 struct ip_names;
-struct ib_greeting;
+struct ib_handshake;
 struct ib_remainder;
 struct ib_piece;
 struct ib_move;
 
-/* Memory of ours, registered where the provider wants that. */
+/* Memory of the method, registered if the provider wants that. */
 struct ib_memory {
     uint8_t *bytes;
     size_t size;
-    struct fid_mr *registration; /* NULL: needs none */
+    struct fid_mr *registration; /* NULL: none is needed */
 };
 
-/* Constant once made, but for what posting needs. */
+/* Constant once made, except for the fields of posted buffers. */
 struct ib_endpoint {
-    struct ib_endpoint *next; /* driver */
+    struct ib_endpoint *next; /* poller */
     struct fid_ep *id;
-    char host[IB_HOST_BYTES]; /* the local address that it is for, where there are several */
+    char host[IB_HOST_BYTES]; /* its local address, if the process has several endpoints */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
     int name_hold; /* see ib_provider_name_hold */
     struct ib_memory memory;
     uint32_t buffer_count;
-    uint32_t unposted;         /* driver: buffers that the provider did not take back yet */
-    struct ib_operation spare; /* driver: a receive that holds what posting a buffer needs */
-    bool spare_posted;         /* driver */
+    uint32_t unposted;           /* poller: buffers that could not be posted again yet */
+    struct ib_operation reserve; /* poller: a receive whose resources serve to post a buffer */
+    bool reserve_posted;         /* poller */
     struct ib_buffer buffers[IB_BUFFERS_SHM];
 };
 
@@ -197,21 +201,21 @@ struct ib_fabric {
     struct fid_domain *domain;
     struct fid_av *addresses;
     struct fid_cq *queue;
-    int wait_fd;            /* -1: the provider has none, the doorbell serves */
+    int wait_fd;            /* -1: the provider has none, and the doorbell is used */
     bool local_memory;      /* local memory of transfers must be registered */
-    bool virtual_addresses; /* regions are told by address, else by offset */
-    bool provider_keys;     /* the provider chooses keys, else we */
-    bool real_registration; /* costs much: through the cache */
+    bool virtual_addresses; /* remote memory is given by address, else by offset in the region */
+    bool provider_keys;     /* the provider chooses keys, else we do */
+    bool real_registration; /* registering is expensive: goes through the cache */
     bool breaks;            /* there are connections: see ib_provider_connects */
-    bool put_delivers;      /* a put asks for delivery: later messages may overtake it, or a
-                               connection that breaks lose it unnoticed */
+    bool put_delivers;      /* puts request FI_DELIVERY_COMPLETE, since later messages may overtake
+                               a put, or a connection that breaks may lose it unnoticed */
     bool tells_source;      /* see ib_provider_tells_source */
     bool shared;            /* the provider is shm: processes share memory */
     bool many;              /* it has an endpoint for each local address */
-    size_t message_max;     /* bytes of a message */
+    size_t message_max;     /* most bytes of a message */
     size_t inject_max, piece_max;
-    size_t iovecs, remote_iovecs; /* of a piece */
-    struct ib_memory memory;      /* of slots */
+    size_t iovecs, remote_iovecs; /* most segments of a piece */
+    struct ib_memory memory;      /* that of `slots` */
 
     /* fabric_lock */
     uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
@@ -219,13 +223,13 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     uint32_t taken_slots;
     struct ib_slots *more_slots;
-    struct ib_piece *lost; /* pieces of dead links that were never given back */
+    struct ib_piece *lost; /* pieces of dead links that the network has not returned */
     struct ib_piece *free_pieces;
     uint32_t free_piece_count;
-    atomic_uint pieces; /* with the network, of all links that live */
+    atomic_uint pieces; /* held by the network, of all live links */
 
     struct ib_slot slots[IB_SLOTS];
-    struct ib_endpoint *endpoints; /* driver */
+    struct ib_endpoint *endpoints; /* poller */
 };
 
 struct ib_state {
@@ -233,23 +237,23 @@ struct ib_state {
     _Atomic int64_t *counters; /* the method's */
     const struct ib_kind *kind;
     char provider[IB_PROVIDER_BYTES]; /* constant after start */
-    bool reads; /* constant after start: gets are ours, out of the other process's memory */
+    bool reads;                       /* constant after start: gets are done by process_vm_readv */
 
     struct bmi_lock fabric_lock;
-    struct ib_fabric *fabric; /* opened once, by listen or the driver; NULL: not yet. Others see it
-                                 by a link that is up */
-    atomic_bool registers;    /* any thread: it is open, and registering costs */
+    struct ib_fabric *fabric; /* opened once, by listen or the poller; NULL: not yet. Other threads
+                                 use it through a link that is up */
+    atomic_bool registers;    /* any thread: the fabric is open, and registering is expensive */
     struct bmi_watch wait_watch;
-    bool armed;                   /* driver: our doorbell says that we sleep */
-    struct ib_doorbell *doorbell; /* driver: our own; NULL: not needed */
+    bool armed;                   /* poller: our doorbell shows that we sleep */
+    struct ib_doorbell *doorbell; /* poller: our own; NULL: not needed */
     struct bmi_registration_cache *cache;
 
     struct bmi_lock list_lock;
     struct ib_link *links;             /* list_lock */
     _Atomic(struct ib_link *) blocked; /* links whose next message found no room; referenced */
-    struct bmi_deferred kick;          /* has the driver look at the blocked ones */
+    struct bmi_deferred kick;          /* makes the poller flush the blocked links */
 
-    /* driver */
+    /* poller */
     struct bmi_timer retry;
     uint32_t retry_ms;       /* 0: not set */
     struct ib_link **tokens; /* by index; NULL: free */
@@ -262,11 +266,11 @@ struct ib_state {
 };
 
 enum ib_phase {
-    IB_NEW,      /* made by connect, not seen by the driver */
-    IB_DIALLING, /* name being looked up, or connection under way */
-    IB_GREETING, /* connected; the other side's endpoint is not known yet */
+    IB_NEW,       /* made by connect; the poller has not handled it yet */
+    IB_DIALLING,  /* the name is being looked up, or the exchange connected */
+    IB_HANDSHAKE, /* the exchange is connected; the other side's endpoint is not known yet */
     IB_UP,
-    IB_ENDING, /* nothing more moves; transfers are still with the network */
+    IB_ENDING, /* nothing is posted any more; the network still holds transfers */
     IB_DOWN
 };
 
@@ -274,18 +278,18 @@ enum ib_closing { IB_OPEN, IB_CLOSE_LINGERING, IB_CLOSE_NOW };
 
 struct ib_link {
     struct bmi_link base;
-    struct bmi_watch watch; /* watch.fd is the exchange, -1: none. Changed in the driver under
+    struct bmi_watch watch; /* watch.fd is the exchange, -1: none. The poller changes it under
                                send_lock */
     struct ib_link *list_next, **list_to_me; /* list_lock */
-    struct ib_link *blocked_next;            /* of the thread that put it there, then took it */
-    struct bmi_deferred deferred;            /* runs ib_link_step; referenced while `kicked` */
+    struct ib_link *blocked_next; /* of the thread that lists the link, then unlists it */
+    struct bmi_deferred deferred; /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
     atomic_bool is_blocked;
-    atomic_uint exposed; /* registrations that the peer was told of, and may be writing to */
+    atomic_uint exposed; /* registrations that the peer knows and may be writing to */
 
-    /* Changed in the driver under send_lock; read in the driver or under send_lock. */
+    /* Changed by the poller under send_lock; read by the poller or under send_lock. */
     enum ib_phase phase;
-    struct ib_endpoint *endpoint; /* ours, by which the peer is reached */
+    struct ib_endpoint *endpoint; /* ours, from which messages go to the peer */
     struct ib_peer *peer;
     struct ib_doorbell *doorbell; /* the peer's; NULL: it needs none */
     uint64_t their_token;
@@ -294,39 +298,39 @@ struct ib_link {
     /* send_lock */
     struct bmi_lock send_lock;
     struct bmi_frame *queue, *queue_last;
-    struct ib_remainder *remainder;     /* the queue's first, if it is of our making */
-    struct ib_move *moves, **moves_end; /* transfers that are not over */
-    struct ib_move *posting;            /* the first of them that has pieces to post */
-    struct ib_move *done;               /* transfers that are over, to be told by the driver */
-    struct bmi_transfer *failed;        /* that there was no memory for, likewise */
+    struct ib_remainder *remainder;     /* the queue's first frame, if it is a remainder */
+    struct ib_move *moves, **moves_end; /* unfinished transfers */
+    struct ib_move *posting;            /* the first of them with pieces to post */
+    struct ib_move *done;               /* finished transfers, which the poller will report */
+    struct bmi_transfer *failed;        /* the same of transfers for which memory was lacking */
     uint32_t sequence_out;              /* messages posted */
-    int failure;                        /* 0, or what a post failed with */
-    enum ib_closing closing;            /* what the core asked for */
-    uint8_t out[12];                    /* what the exchange did not take yet */
+    int failure;                        /* the error of a post; 0: none */
+    enum ib_closing closing;            /* as the core has requested */
+    uint8_t out[12];                    /* bytes that the exchange's socket has not taken yet */
     uint8_t out_size;
-    uint32_t pieces; /* with the network */
-    uint32_t slots;  /* fabric_lock: likewise, of messages */
-    bool wants_slot; /* fabric_lock: waits for one of them */
-    bool ready;      /* the peer is: it has dialled us, and sent its first message, or we it */
-    uint32_t rung;   /* the peer's sleep that we rang for last */
+    uint32_t pieces; /* held by the network */
+    uint32_t slots;  /* fabric_lock: the same, of messages */
+    bool wants_slot; /* fabric_lock: waits for one of its own slots */
+    bool ready;      /* messages may go: we dialled, or the first message of the peer has come */
+    uint32_t rung;   /* the peer's sleep for which we have rung last */
 
-    /* driver */
+    /* poller */
     bool watched;
     bool dialled;
     bool taken_down; /* its end is under way, or over */
     bool bye_sent, bye_seen, done_sent;
-    bool room_watched; /* for room in the exchange */
+    bool room_watched; /* the exchange is watched for room */
     uint8_t in_size;
-    uint8_t in[4];         /* a record cut in two */
-    uint32_t bye_sequence; /* what the other side will have sent */
+    uint8_t in[4];         /* the first bytes of a record of the exchange */
+    uint32_t bye_sequence; /* how many messages the other side sends before its end of stream */
     int end_status;
-    struct ib_dial *dial;         /* while dialling */
-    struct ib_greeting *greeting; /* while greeting */
+    struct ib_dial *dial;           /* while dialling */
+    struct ib_handshake *handshake; /* during the handshake */
     struct bmi_timer timer;
 
     /* receive_lock */
     struct bmi_lock receive_lock;
-    uint32_t sequence_in; /* messages that have come */
+    uint32_t sequence_in; /* messages that have arrived */
     bool retracted;       /* the sink's owner has gone */
     uint64_t body_left;   /* bytes of the present body still to come */
     struct bmi_sink sink;
@@ -381,124 +385,128 @@ static inline void ib_count(const struct ib_state *state, enum bmi_method_counte
         bmi_counter_add(state->counters, counter, amount);
 }
 
-/* provider.c: which provider, and what it wants of us. */
-/* Finds the best provider of the kind that this host has, without opening it. Tells what was found
- * and why, or what is missing. Any thread. */
+/* provider.c: chooses the provider; differences between providers. */
+/* Finds the best provider of the kind that this host has, without opening it. `choice` gets the
+ * provider and the reason, or the missing parts. Any thread. */
 int ib_provider_choose(const struct ib_kind *kind, struct bmi_method_choice *choice);
-/* Whether it has connections: one failed operation ends all of one, for good, and what was begun on
- * it goes on until it is cut. */
+/* Whether the provider has connections: one failed operation fails all others of its connection,
+ * for good, and operations under way may go on until the connection is cut. */
 bool ib_provider_connects(const char *provider);
-/* Whether it says which endpoint a message comes from. */
+/* Whether the provider reports which endpoint a message comes from. */
 bool ib_provider_tells_source(const char *provider);
 /* The provider's description for an endpoint at this numeric host (NULL: any). To be freed with
  * fi_freeinfo. */
 int ib_provider_info(const struct ib_state *state, const char *host, struct fi_info **info);
-/* Chooses the endpoint's name where that is text. */
+/* Chooses the endpoint's name if the provider's names are text. */
 int ib_provider_name_choose(struct fi_info *info);
-/* Keeps other processes from removing what an endpoint of that name shares, also when the process
- * has ended that its name tells of, and a child has it. Returns a descriptor to be closed with the
- * endpoint; -1: nothing is shared. */
+/* Keeps other processes from removing the shared memory of an endpoint of that name, also after the
+ * process in the name has ended while a forked child uses the endpoint. Returns a descriptor to be
+ * closed with the endpoint; -1: nothing is shared. */
 int ib_provider_name_hold(const char *name);
 
-/* fabric.c: what all endpoints share. */
-/* Opens it, on the network of this numeric host (NULL: any), if it is not open. listen, before the
- * library runs, or driver. */
+/* fabric.c: objects that all endpoints share. */
+/* Opens the fabric on the network of this numeric host (NULL: any), if it is not open. Called by
+ * listen, before the library runs, or by the poller. */
 int ib_fabric_open(struct ib_state *state, const char *host);
 void ib_fabric_close(struct ib_state *state);
-/* Makes more slots. Returns 0, -ENOMEM, or what registering failed with. fabric_lock. */
+/* Makes more slots. Returns 0, -ENOMEM, or the error of registering. fabric_lock. */
 int ib_slots_make_locked(struct ib_fabric *fabric);
-/* Logs a failed step of opening, with what can be done. Returns the errno. */
+/* Logs a failed step of opening, with advice. Returns the errno. */
 int ib_step_failed(const struct ib_state *state, const char *step, ssize_t status);
-/* The same where queues are made: providers refuse too large ones as a wrong argument. */
+/* The same for queues: providers refuse too large ones as a wrong argument. */
 int ib_queues_failed(const struct ib_state *state, const char *step, ssize_t status);
 /* Closes an object of libfabric's; NULL: none. */
 void ib_id_close(struct fid *id);
 
 /* endpoint.c */
-/* The endpoint for this numeric local host (NULL: any), made if it is not there, as the fabric is.
- * listen, before the library runs, or driver. */
+/* Finds the endpoint for this numeric local host (NULL: any); makes it, and the fabric, if there is
+ * none. Called by listen, before the library runs, or by the poller. */
 int ib_endpoint_get(struct ib_state *state, const char *host, struct ib_endpoint **endpoint);
-/* Closes all; their memory is freed later, when nothing of libfabric's knows it. */
+/* Closes all endpoints; their memory is freed later, when libfabric does not use it any more. */
 void ib_endpoints_close(struct ib_fabric *fabric);
 void ib_endpoints_free(struct ib_fabric *fabric);
 /* Posts a buffer for messages to arrive in. fabric_lock. */
 int ib_buffer_post_locked(struct ib_buffer *buffer);
-/* Posts a receive for a tag, which nobody sends to. fabric_lock. */
-int ib_spare_post_locked(struct ib_endpoint *endpoint);
-/* Maps memory of ours, and registers it where the provider wants that. Returns 0 or an errno; what
- * is there then is to be unmapped in any case. fabric_lock, or nobody else knows the fabric. */
+/* Posts a receive for a tag that no process sends to: a reserve of the resources that posting a
+ * buffer needs. fabric_lock. */
+int ib_reserve_post_locked(struct ib_endpoint *endpoint);
+/* Maps memory of the method, and registers it if the provider wants that. Returns 0 or an errno;
+ * ib_memory_unmap must be called in either case. fabric_lock, or no other thread knows the fabric.
+ */
 int ib_memory_map_locked(struct ib_fabric *fabric, size_t size, struct ib_memory *memory);
 void ib_memory_unmap(struct ib_memory *memory);
 
 /* fabric.c: peers */
-/* The peer of that name, counted up. Returns 0, -ENOMEM, -EADDRNOTAVAIL: the provider does not take
- * it. Driver. */
+/* Finds or adds the peer of that name, with one more user. Returns 0; -ENOMEM; -EADDRNOTAVAIL: the
+ * provider does not accept the name. Poller. */
 int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out);
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer);
-/* The provider's connection to the peer broke: ends all links that use it, and takes its name out
- * of the vector, and the connection with it, so that the next link makes another one. Driver, no
- * lock. */
+/* The provider's connection to the peer broke: ends all links that use it, and removes its name
+ * from the vector, and so the connection. The next link makes another one. Poller, no lock. */
 void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status);
-/* What libfabric answered, as an errno. */
+/* Converts a status of libfabric to an errno. */
 int ib_error(ssize_t status);
 
 /* socket.c */
-/* Gives the provider's connection to the link's peer, if it is one of TCP, the options of the tcp
- * method's. To be called when it has taken a message. Any thread. */
+/* Sets the tcp method's socket options on the provider's connection to the link's peer, if that is
+ * a TCP connection. Call it when the connection has taken a message. Any thread. */
 void ib_peer_settle(const struct ib_link *link);
 /* Whether these are the two ends of one TCP connection. */
 bool ib_sockets_joined(int one, int other);
 /* The numeric local host of a connection, with the interface where the address needs that. */
 int ib_socket_host(int fd, char *host, size_t size);
-/* Makes a peer's name right for this host, where it is an address of one link, and logs a name
- * that is another host's than the exchange. Returns 0 or an errno. Driver. */
+/* Completes a peer's name with this host's interface if it is a link-local address, and logs a name
+ * of another host than that of the exchange. Returns 0 or an errno. Poller. */
 int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size);
 /* The user whose process has the other end of a connection within this host. Returns 0 or an errno;
  * -ENOENT: it is not within this host. */
 int ib_socket_peer_user(int fd, uid_t *user);
 
 /* progress.c */
-/* Looks at the completion queue. Driver. */
+/* Reads the completion queue. Poller. */
 int ib_progress(void *state);
 bool ib_arm(void *state);
-/* Has the driver flush the link again when there is room. Any thread, send_lock. */
+/* Lists the link as blocked: the poller flushes it when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
-/* Takes all blocked links off the list, and flushes them if asked to. Driver. */
+/* Empties the list of blocked links; if `flush`, flushes them. Poller. */
 void ib_blocked_flush(struct ib_state *state, bool flush);
 void ib_kicked(struct bmi_deferred *deferred);
 void ib_retry_expired(struct bmi_timer *timer);
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events);
-/* Whether the other side has closed the exchange, which we may not have looked at yet. Driver. */
+/* Whether the other side has closed the exchange, perhaps before its end was read. Poller. */
 bool ib_link_hung_up(const struct ib_link *link);
 
 /* message.c */
-/* A message has arrived, from that endpoint; ends its link if it is bad. Driver, no lock. */
+/* Handles a message from that endpoint; ends its link if the message is invalid. Poller, no lock.
+ */
 void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *bytes, size_t size);
 bool ib_retract(struct bmi_link *base, void *owner);
-/* The link with this token of ours, or NULL. Driver. */
+/* The link with this token of ours, or NULL. Poller. */
 struct ib_link *ib_token_find(const struct ib_state *state, uint64_t token);
 int ib_token_make(struct ib_link *link);
 void ib_token_drop(struct ib_link *link);
 
 /* link.c: a link's life */
 struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled);
-/* Takes back a link that the core has not kept. Driver. */
+/* Frees a link that the core has not accepted. Poller. */
 void ib_link_forget(struct ib_link *link);
-/* Has the driver look at the link. Any thread, send_lock held or not. */
+/* Makes the poller call ib_link_step. Any thread, send_lock held or not. */
 void ib_link_kick(struct ib_link *link);
-/* Does what is due. Driver, no lock; the link may be gone at return. */
+/* The next step of a link's life, as its state requires. Poller, no lock; the link may be gone at
+ * return. */
 void ib_link_step(struct ib_link *link);
-/* The link carries frames from now on. Driver, no lock. */
+/* The link carries frames from now on. Poller, no lock. */
 void ib_link_open(struct ib_link *link);
-/* Has the driver end the link. Any thread, send_lock not held. */
+/* Makes the poller end the link. Any thread, send_lock not held. */
 void ib_link_fail(struct ib_link *link, int status);
-/* Takes the link down; it may be gone at return. Driver, no lock. */
+/* Takes the link down; it may be gone at return. Poller, no lock. */
 void ib_link_end(struct ib_link *link, int status);
-/* Its two halves. From the first on nobody queues, posts, or receives; false: it was so already.
- * The core is told in the second, when nothing of the network's touches the program's memory. */
+/* The two halves of ib_link_end. After the first no thread queues, posts, or receives; false: that
+ * was so already. The second reports link_down, when the network does not access the program's
+ * memory any more. */
 bool ib_link_shut_down(struct ib_link *link, int status);
 void ib_link_take_down(struct ib_link *link);
-/* The same at once, whatever the network still has: the method stops. */
+/* Ends the link at once, although the network may still hold transfers: the method stops. */
 void ib_link_cut(struct ib_link *link);
 void ib_close(struct bmi_link *base, bool linger);
 
@@ -507,28 +515,29 @@ int ib_listen(void *state, const char *address, int flags, char *bound, size_t s
 void ib_listen_stop(struct ib_state *state);
 int ib_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
 void ib_dial_start(struct ib_link *link);
-/* The time for what is under way is over. Driver, no lock. */
+/* The time for looking up or connecting has expired. Poller, no lock. */
 void ib_dial_expired(struct ib_link *link);
 void ib_dial_free(struct ib_link *link);
-/* Watches the exchange, for these events instead of those before. Returns 0 or an errno. */
+/* Watches the exchange for these events only. Returns 0 or an errno. */
 int ib_exchange_watch(struct ib_link *link, uint32_t events);
-/* Goodbye: we send no more messages than these. Driver. */
+/* Sends BYE, our end of stream, with the number of messages sent. Poller. */
 void ib_bye_send(struct ib_link *link);
-/* If the other side has said goodbye and all its messages are here, says so and ends the link
- * unless it lingers. Driver, no lock. */
+/* If the other side has sent BYE and all its messages have arrived: sends DONE, and ends the link
+ * unless it lingers. Poller, no lock. */
 void ib_bye_check(struct ib_link *link);
-/* Wakes the other side if it sleeps, without a descriptor of its provider's. send_lock. */
+/* Wakes the other side through the exchange if it sleeps and its provider has no descriptor to wait
+ * on. send_lock. */
 void ib_ring_locked(struct ib_link *link);
 
-/* greeting.c */
-/* The exchange is connected. Returns 0 or an errno. Driver, no lock. */
-int ib_greeting_start(struct ib_link *link);
+/* handshake.c */
+/* Begins the handshake over the connected exchange. Returns 0 or an errno. Poller, no lock. */
+int ib_handshake_start(struct ib_link *link);
 /* Handles received bytes; the link may be up, or gone, at return. Poller, no lock. */
-void ib_greeting_read(struct ib_link *link);
-void ib_greeting_expired(struct ib_link *link);
-/* Says why the link ends before it is up. Driver. */
-void ib_greeting_refuse(struct ib_link *link, int status);
-void ib_greeting_free(struct ib_link *link);
+void ib_handshake_read(struct ib_link *link);
+void ib_handshake_expired(struct ib_link *link);
+/* Sends the other side the reason why the link ends before it is up. Poller. */
+void ib_handshake_refuse(struct ib_link *link, int status);
+void ib_handshake_free(struct ib_link *link);
 
 /* send.c */
 void ib_send(struct bmi_link *base, struct bmi_frame *frames);
@@ -536,24 +545,25 @@ void ib_flush(struct bmi_link *base);
 bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                  size_t bytes);
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
-/* Takes frames of our own making off the front of a chain that goes back to the core. */
+/* Removes the remainder, which is not the core's, from the front of a chain that returns to the
+ * core. */
 struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain);
-/* A slot is back from the network. `link` has taken it; NULL: it is gone. Returns whether that one
- * waits for a slot. Driver. */
+/* The network has returned a slot. `link` used it; NULL: that link is gone. Returns whether the
+ * link waits for a slot. Poller. */
 bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *slot);
 
 /* memory.c */
-/* Registers memory, with a random key where the provider lets us choose. fabric_lock. */
+/* Registers memory, with a random key if we choose keys. fabric_lock. */
 int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size_t size,
                               uint64_t access, struct fid_mr **region);
 int ib_memory_start(struct ib_state *state);
-/* Ends all registrations; memory of BMI_memalloc lives on as plain memory. */
+/* Ends all registrations; memory of BMI_memalloc remains as plain memory. */
 void ib_memory_stop(struct ib_state *state);
 int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 bool ib_release(struct bmi_link *base, void *handle, bool wait);
-/* A local buffer's registration for a transfer, or NULL where none is wanted. fabric_lock not held.
- */
+/* Gets the registration of a local buffer for a transfer; NULL: none is needed. fabric_lock not
+ * held. */
 int ib_local_get(struct ib_state *state, void *memory, size_t size,
                  struct bmi_registration **registration);
 int ib_memory_option(struct ib_state *state, struct bmi_method_memory *memory, bool set);
@@ -564,41 +574,42 @@ static inline void *ib_local_descriptor(const struct bmi_registration *registrat
 
 /* transfer.c */
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
-/* Posts what waits. send_lock. */
+/* Posts waiting pieces of transfers. send_lock. */
 void ib_moves_post_locked(struct ib_link *link);
 /* Whether this process may read the memory of others of its user. */
 bool ib_reads_allowed(void);
-/* Goes on with the link's gets where those are ours. Driver, no lock. */
+/* Continues the link's gets by process_vm_readv. Poller, no lock. */
 void ib_moves_read(struct ib_link *link);
-/* The link that waits for the piece, or NULL. Driver. */
+/* The link that waits for the piece, or NULL. Poller. */
 struct ib_link *ib_piece_link(struct ib_operation *operation);
-/* A piece is back from the network. Driver, no lock. */
+/* Handles a piece that the network has returned. Poller, no lock. */
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
-/* Ends what was not posted, with the status, and, if `all`, what the network has not given back.
- * Tells the core. Driver, no lock. */
+/* Ends, with the status, transfers that were not posted, and if `all` also those that the network
+ * has not returned. Reports them to the core. Poller, no lock. */
 void ib_moves_fail(struct ib_link *link, int status, bool all);
-/* Tells the core of transfers that are over. Driver, no lock. */
+/* Reports finished transfers to the core. Poller, no lock. */
 void ib_moves_tell(struct ib_link *link);
-/* The endpoint is closed. */
+/* Frees all pieces, when the endpoints are closed. */
 void ib_pieces_free(struct ib_state *state);
 
 /* doorbell.c */
 int ib_doorbell_make(struct ib_doorbell **doorbell);
-/* The record as it is now: a forked child goes on with its parent's page. */
+/* Outputs the record that the other side opens the page by. It is made anew each time, since a
+ * forked child continues with its parent's page. */
 void ib_doorbell_record(const struct ib_doorbell *doorbell, uint8_t record[16]);
 /* Opens the peer's from its record; NULL: it has none. Returns 0 or an errno. */
 int ib_doorbell_open(const uint8_t record[16], struct ib_doorbell **doorbell);
 void ib_doorbell_free(struct ib_doorbell *doorbell);
-/* To map a peer's page and the provider's memory takes a descriptor for a moment. Our own doorbell
- * keeps one in reserve, and lends it then. NULL: none is needed. Driver. */
-void ib_doorbell_spare_take(struct ib_doorbell *doorbell);
-void ib_doorbell_spare_lend(struct ib_doorbell *doorbell);
-/* Announces that the poller is about to sleep, or is awake. Driver. */
+/* Mapping a peer's page, or the provider's memory, needs a descriptor for a moment. Our own
+ * doorbell keeps one in reserve for that, and lends it. NULL: none is needed. Poller. */
+void ib_doorbell_reserve_take(struct ib_doorbell *doorbell);
+void ib_doorbell_reserve_lend(struct ib_doorbell *doorbell);
+/* Shows that the poller is about to sleep, or is awake. Poller. */
 void ib_doorbell_sleep(struct ib_doorbell *doorbell, bool asleep);
-/* Whether the peer sleeps and was not rung for this sleep, which `rung` then notes. To be called
+/* Whether the peer sleeps and was not rung for this sleep; if so `rung` records the sleep. Call it
  * after a post. */
 bool ib_doorbell_wanted(const struct ib_doorbell *doorbell, uint32_t *rung);
-/* The process that has it. */
+/* The process that owns the doorbell. */
 int ib_doorbell_process(const struct ib_doorbell *doorbell);
 
 #endif

@@ -2,12 +2,12 @@
  *
  * link.c - a link's life: made, opened, closed, taken down, freed.
  *
- * Any thread may ask for something (close, a failed post): it notes it under send_lock and kicks.
- * The driver then runs ib_link_step, the one place that decides what is due. The end comes once, in
- * the driver: the provider's connection is cut if bytes may be on their way to the program's
- * memory, the exchange is closed, what was not posted is given back, and when the network has
- * given back the transfers' pieces, or IB_TRANSFER_WAIT_MS are over, the core is told and the
- * method's reference dropped. A pending kick holds a reference of its own.
+ * Any thread may request a step (close, or the end after a failed post): it records the request
+ * under send_lock and kicks. The poller then runs ib_link_step, which alone decides the next step.
+ * The poller ends a link once: it cuts the provider's connection if bytes may be on their way to
+ * the program's memory, closes the exchange, and returns frames and transfers that were not posted.
+ * When the network has returned the pieces of transfers, or after IB_TRANSFER_WAIT_MS, it reports
+ * link_down and drops the method's reference. A pending kick holds a reference of its own.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,7 +20,7 @@
 
 static void link_destroy(struct bmi_link *base)
 {
-    bmi_method_link_host(base, NULL, 0); /* one whose greeting failed has it still */
+    bmi_method_link_host(base, NULL, 0); /* a link whose handshake failed still has a host */
     free(ib_link_of(base));
 }
 
@@ -39,8 +39,8 @@ static void link_expired(struct bmi_timer *timer)
     struct ib_link *link = ib_container(timer, struct ib_link, timer);
     if (link->phase == IB_DIALLING)
         ib_dial_expired(link);
-    else if (link->phase == IB_GREETING)
-        ib_greeting_expired(link);
+    else if (link->phase == IB_HANDSHAKE)
+        ib_handshake_expired(link);
     else if (link->phase == IB_ENDING)
         link_finish(link);
 }
@@ -82,7 +82,7 @@ struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled)
     return link;
 }
 
-/* Lets go of all that a link holds of others. */
+/* Releases the objects that a link shares with others. */
 static void link_release(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
@@ -101,9 +101,10 @@ static void link_release(struct ib_link *link)
     bmi_link_unref(&link->base);
 }
 
-/* Has the other side's system know that we close, before the program has back what it lent: who
- * reads it looks there afterwards. That takes a moment, within a host. Behind what a full socket
- * holds it would wait: then a reset comes with the close. */
+/* Makes the close visible to the other side before the program has its lent memory back: a process
+ * that reads the memory (move_read) checks for the close afterwards. Within a host that takes a
+ * moment. If the socket is full, the end would wait behind its bytes: then the close sends a reset.
+ */
 static void exchange_shut(const struct ib_link *link)
 {
     enum { LIMIT_NS = 5000000 };
@@ -123,7 +124,7 @@ static void exchange_close(struct ib_link *link)
 {
     exchange_shut(link);
     ib_dial_free(link);
-    ib_greeting_free(link);
+    ib_handshake_free(link);
     if (link->watched)
         bmi_method_watch_remove(&link->watch);
     link->watched = false;
@@ -192,7 +193,7 @@ void ib_link_step(struct ib_link *link)
     if (phase == IB_DOWN)
         return;
     if (phase == IB_ENDING) {
-        if (moved) /* what the core has queued since goes back then */
+        if (moved) /* returns frames that the core has queued since */
             link_finish(link);
     } else if (closing == IB_CLOSE_NOW) {
         ib_link_end(link, 0);
@@ -241,7 +242,7 @@ static void give_back_frames(struct ib_link *link)
     if (link->closing == IB_CLOSE_NOW)
         status = -ECANCELED;
     else if (status == 0)
-        status = -ECONNRESET; /* the peer went in good order, but these did not reach it */
+        status = -ECONNRESET; /* the peer closed in order, but these did not reach it */
     ib_unlock(&link->send_lock);
 
     for (struct bmi_frame *at = frames; at; at = at->next)
@@ -250,7 +251,7 @@ static void give_back_frames(struct ib_link *link)
         bmi_method_frames_sent(&link->base, frames);
 }
 
-/* The network has given back everything, or was given up. */
+/* The network has returned everything, or the wait for it has timed out. */
 static void link_finish(struct ib_link *link)
 {
     int status = link->end_status;
@@ -263,7 +264,7 @@ static void link_finish(struct ib_link *link)
     ib_unlock(&link->send_lock);
     bmi_method_link_down(&link->base, status);
     ib_moves_fail(link, status ? status : -ECONNRESET, true);
-    give_back_frames(link); /* sent by a thread that the core could not tell yet */
+    give_back_frames(link); /* frames of a thread that sent before it could know of the end */
     link_release(link);
 }
 
@@ -288,8 +289,8 @@ void ib_link_take_down(struct ib_link *link)
         link_finish(link);
 }
 
-/* Whether there may be bytes on their way to memory that the program has back when it is told of
- * the link's end. Who closes in good order has done with all. */
+/* Whether bytes may be on their way to memory that the program has back after link_down. A peer
+ * that closes in order has finished all its transfers. */
 static bool has_to_be_cut(struct ib_link *link)
 {
     if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks || link->done_sent)
@@ -315,7 +316,7 @@ void ib_link_cut(struct ib_link *link)
 {
     bool known = link->dialled || link->phase >= IB_UP;
     if (!known) {
-        ib_greeting_refuse(link, -ECONNREFUSED);
+        ib_handshake_refuse(link, -ECONNREFUSED);
         ib_link_forget(link);
         return;
     }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory.c - registering the program's memory, for the other side and for ourselves.
+ * memory.c - registers the program's memory, for access by peers and for our own transfers.
  *
- * Where a registration is bookkeeping of the provider's (tcp, shm) each one that peers may reach is
- * made anew, exactly as large as the message, with a random key, and closed when the core releases
- * it: then nobody can begin to write to the memory any more. Where it pins pages for a device
- * (verbs) it comes from the library's cache. Those are in whole pages, and one that somebody else
- * uses too, or that is memory of BMI_memalloc, stays in reach of a peer that kept its key.
+ * If a registration is only an entry in the provider (tcp, shm), each one that is exposed to a peer
+ * is made for one message, exactly as large, with a random key, and closed when the core releases
+ * it: after that no peer can begin to write to the memory. If a registration pins pages for a
+ * device (verbs), it comes from the library's cache. Such registrations are of whole pages, and one
+ * that has other users, or that is memory of BMI_memalloc, stays accessible to a peer that kept its
+ * key.
  *
- * A provider with connections writes on what it has begun, whatever becomes of the registration. So
- * memory that the peer has not done with is given up only when the peer says that it has, or with
- * the connection, which is then cut before anybody is told.
+ * A provider with connections completes the writes that it has begun, even after the registration
+ * has ended. So memory that a peer may be writing to is released only when the peer reports that it
+ * has finished, or with the connection, which is cut before link_down is reported.
  */
 #include <openssl/rand.h>
 #include <sys/mman.h>
@@ -21,9 +22,9 @@
 
 enum { KEY_TRIES = 8 };
 
-/* One registration that the core was given: of several segments. */
-struct ib_enrolment {
-    uint64_t since_ms; /* asked back for the first time, while the peer may be writing; 0: never */
+/* The registered segments of one operation: the handle that the core has. */
+struct ib_exposed {
+    uint64_t since_ms; /* time of the first release while the peer may be writing; 0: none */
     uint32_t count;
     struct {
         void *memory;
@@ -41,7 +42,8 @@ static uint64_t access_all(void)
     return FI_REMOTE_WRITE | FI_REMOTE_READ | FI_WRITE | FI_READ;
 }
 
-/* Many keys are drawn at a time: a draw takes microseconds, whatever its size. fabric_lock. */
+/* Generates many keys at a time: a call of the random source takes microseconds, whatever its size.
+ * fabric_lock. */
 static int key_take(struct ib_fabric *fabric, uint64_t *key)
 {
     if (fabric->key_count == 0) {
@@ -68,7 +70,7 @@ int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size
     return status ? ib_error(status) : 0;
 }
 
-/* The cache's. It holds its own lock; the network's is taken within. */
+/* The cache calls it with its own lock held; fabric_lock is taken within. */
 static int cache_enter(void *owner, uintptr_t address, size_t length, void **handle)
 {
     struct ib_state *state = owner;
@@ -110,12 +112,12 @@ int ib_local_get(struct ib_state *state, void *memory, size_t size,
 /* ---- for the other side ------------------------------------------------------------------------
  */
 
-static int segment_enter(struct ib_state *state, struct ib_enrolment *enrolment, uint32_t index,
+static int segment_enter(struct ib_state *state, struct ib_exposed *exposed, uint32_t index,
                          struct bmi_region *region)
 {
     const struct ib_fabric *fabric = state->fabric;
-    uint8_t *memory = enrolment->segments[index].memory;
-    size_t size = enrolment->segments[index].size;
+    uint8_t *memory = exposed->segments[index].memory;
+    size_t size = exposed->segments[index].size;
     struct fid_mr *handle = NULL;
     uintptr_t start = (uintptr_t)memory;
     int status;
@@ -129,7 +131,7 @@ static int segment_enter(struct ib_state *state, struct ib_enrolment *enrolment,
         status = bmi_method_cache_get(state->cache, memory, size, &registration);
         if (status)
             return status;
-        enrolment->segments[index].registration = registration;
+        exposed->segments[index].registration = registration;
         handle = registration->handle;
         start = registration->address;
     } else {
@@ -138,7 +140,7 @@ static int segment_enter(struct ib_state *state, struct ib_enrolment *enrolment,
         ib_unlock(&state->fabric_lock);
         if (status)
             return status;
-        enrolment->segments[index].exact = handle;
+        exposed->segments[index].exact = handle;
         ib_count(state, BMI_COUNT_REGISTRATIONS, 1);
     }
     region->address = fabric->virtual_addresses ? (uintptr_t)memory : (uintptr_t)memory - start;
@@ -147,20 +149,20 @@ static int segment_enter(struct ib_state *state, struct ib_enrolment *enrolment,
     return 0;
 }
 
-static void enrolment_free(struct ib_state *state, struct ib_enrolment *enrolment)
+static void exposed_free(struct ib_state *state, struct ib_exposed *exposed)
 {
-    for (uint32_t i = 0; i < enrolment->count; i++) {
-        struct fid_mr *exact = enrolment->segments[i].exact;
+    for (uint32_t i = 0; i < exposed->count; i++) {
+        struct fid_mr *exact = exposed->segments[i].exact;
         if (exact) {
             ib_lock(&state->fabric_lock);
             fi_close(&exact->fid);
             ib_unlock(&state->fabric_lock);
         }
-        if (enrolment->segments[i].registration)
-            bmi_method_cache_put(state->cache, enrolment->segments[i].registration,
-                                 enrolment->segments[i].memory, enrolment->segments[i].size);
+        if (exposed->segments[i].registration)
+            bmi_method_cache_put(state->cache, exposed->segments[i].registration,
+                                 exposed->segments[i].memory, exposed->segments[i].size);
     }
-    free(enrolment);
+    free(exposed);
 }
 
 int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
@@ -173,37 +175,37 @@ int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct b
     size_t segments = bmi_segments_window(memory, window, most, SIZE_MAX, &covered);
     if (covered < (size_t)memory->left)
         return -EMSGSIZE;
-    struct ib_enrolment *enrolment =
-        calloc(1, sizeof(*enrolment) + segments * sizeof(enrolment->segments[0]));
-    if (!enrolment)
+    struct ib_exposed *exposed =
+        calloc(1, sizeof(*exposed) + segments * sizeof(exposed->segments[0]));
+    if (!exposed)
         return -ENOMEM;
     int status = 0;
     for (size_t i = 0; i < segments && status == 0; i++) {
-        enrolment->segments[i].memory = window[i].iov_base;
-        enrolment->segments[i].size = window[i].iov_len;
-        enrolment->count = (uint32_t)i + 1;
-        status = segment_enter(state, enrolment, (uint32_t)i, &regions[i]);
+        exposed->segments[i].memory = window[i].iov_base;
+        exposed->segments[i].size = window[i].iov_len;
+        exposed->count = (uint32_t)i + 1;
+        status = segment_enter(state, exposed, (uint32_t)i, &regions[i]);
     }
     if (status) {
         bmi_method_log(BMI_LOG_DEBUG, base, "%s: memory is not registered: %s; going by messages",
                        state->kind->scheme, strerror(-status));
-        enrolment_free(state, enrolment);
+        exposed_free(state, exposed);
         return status;
     }
     *count = (uint32_t)segments;
-    *handle = enrolment;
+    *handle = exposed;
     atomic_fetch_add(&ib_link_of(base)->exposed, 1);
     return 0;
 }
 
-/* The peer has not said yet that it is done: its link ends when that takes too long. */
-static void peer_keeps(struct ib_link *link, struct ib_enrolment *enrolment)
+/* The peer has not yet reported that it has finished: its link ends if that takes too long. */
+static void peer_keeps(struct ib_link *link, struct ib_exposed *exposed)
 {
     int64_t timeout_ms = bmi_method_setting("peer_timeout_ms");
     uint64_t now_ms = bmi_method_now_ns() / 1000000;
-    if (enrolment->since_ms == 0)
-        enrolment->since_ms = now_ms;
-    if (timeout_ms > 0 && now_ms - enrolment->since_ms >= (uint64_t)timeout_ms)
+    if (exposed->since_ms == 0)
+        exposed->since_ms = now_ms;
+    if (timeout_ms > 0 && now_ms - exposed->since_ms >= (uint64_t)timeout_ms)
         ib_link_fail(link, -ETIMEDOUT);
 }
 
@@ -215,7 +217,7 @@ bool ib_release(struct bmi_link *base, void *handle, bool wait)
         peer_keeps(link, handle);
         return false;
     }
-    enrolment_free(state, handle);
+    exposed_free(state, handle);
     atomic_fetch_sub(&link->exposed, 1);
     return true;
 }
@@ -223,7 +225,7 @@ bool ib_release(struct bmi_link *base, void *handle, bool wait)
 /* ---- BMI_memalloc ------------------------------------------------------------------------------
  */
 
-/* Memory that is registered from its allocation to its end, or that of the method. */
+/* Memory of BMI_memalloc: registered until it is freed or the method stops. */
 struct ib_allocation {
     struct ib_allocation *next;
     struct ib_state *state; /* NULL: the method has stopped since */

@@ -4,9 +4,9 @@
  *
  * A pass reads completions under fabric_lock and handles them without it. A link that has as many
  * messages under way as it may have is flushed when one of them completes. A link whose message
- * found no room stands in a list and is flushed again in each pass that had a completion. Where no
- * completion reports room (a provider's connection being made, another process's full queue), a
- * timer retries after 1 ms, then 2, up to 16.
+ * found no room is listed and flushed again in each pass that had a completion. If no completion
+ * reports room (a provider's connection is being made, another process's queue is full), a timer
+ * retries after 1 ms, then 2, up to 16.
  */
 #include <poll.h>
 
@@ -48,7 +48,7 @@ void ib_link_block_locked(struct ib_link *link)
         bmi_method_defer(&state->kick);
 }
 
-/* Whether something is due that nothing may tell of. */
+/* Whether work is pending that no event may report. */
 static bool untold(struct ib_state *state)
 {
     const struct ib_endpoint *at = state->fabric ? state->fabric->endpoints : NULL;
@@ -57,7 +57,7 @@ static bool untold(struct ib_state *state)
     return at || atomic_load(&state->blocked);
 }
 
-/* Looks again later if so. */
+/* If so, sets the timer for a retry. */
 static void retry_set(struct ib_state *state)
 {
     if (state->retry_ms > 0 || !untold(state))
@@ -110,30 +110,31 @@ static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
     buffer->unposted = status != 0;
 }
 
-static void spare_set(struct ib_state *state, struct ib_endpoint *endpoint, bool posted)
+static void reserve_set(struct ib_state *state, struct ib_endpoint *endpoint, bool posted)
 {
     ib_lock(&state->fabric_lock);
     if (posted)
-        ib_spare_post_locked(endpoint);
+        ib_reserve_post_locked(endpoint);
     else
-        fi_cancel(&endpoint->id->fid, &endpoint->spare.context);
+        fi_cancel(&endpoint->id->fid, &endpoint->reserve.context);
     ib_unlock(&state->fabric_lock);
 }
 
-/* Tries again what the provider did not take. Where messages that found no buffer have used up what
- * posting one needs, so that none could be posted for ever, the spare receive gives back its own:
- * the first buffer takes some of them in. */
+/* Posts again the buffers that the provider did not take. Messages that found no buffer may have
+ * used up the entries that posting needs, so that no buffer could ever be posted. Then the reserve
+ * receive is cancelled, which frees an entry: the first buffer posted takes some of the messages.
+ */
 static void buffers_repost(struct ib_state *state, struct ib_endpoint *endpoint)
 {
-    if (endpoint->unposted == endpoint->buffer_count && endpoint->spare_posted) {
-        endpoint->spare_posted = false;
-        spare_set(state, endpoint, false);
+    if (endpoint->unposted == endpoint->buffer_count && endpoint->reserve_posted) {
+        endpoint->reserve_posted = false;
+        reserve_set(state, endpoint, false);
     }
     for (uint32_t i = 0; i < endpoint->buffer_count && endpoint->unposted > 0; i++)
         if (endpoint->buffers[i].unposted)
             buffer_repost(state, &endpoint->buffers[i]);
-    if (endpoint->unposted == 0 && state->fabric->shared && !endpoint->spare_posted)
-        spare_set(state, endpoint, true);
+    if (endpoint->unposted == 0 && state->fabric->shared && !endpoint->reserve_posted)
+        reserve_set(state, endpoint, true);
 }
 
 static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry,
@@ -155,13 +156,13 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
     case IB_OPERATION_PIECE:
         ib_piece_done(state, operation, 0);
         break;
-    case IB_OPERATION_SPARE: /* somebody sends to tags */
-        ib_container(operation, struct ib_endpoint, spare)->spare_posted = false;
+    case IB_OPERATION_RESERVE: /* another process sends to tags */
+        ib_container(operation, struct ib_endpoint, reserve)->reserve_posted = false;
         break;
     }
 }
 
-/* An operation that failed. The provider's own words go to the log. */
+/* Reads a failed operation. The provider's own text goes to the log. */
 static bool error_read(struct ib_state *state, struct fi_cq_err_entry *error, char *text,
                        size_t size)
 {
@@ -180,7 +181,7 @@ static bool error_read(struct ib_state *state, struct fi_cq_err_entry *error, ch
     return got == 1;
 }
 
-/* Whose the operation was; NULL: everybody's, or that of one that has gone. */
+/* The link of the operation; NULL: it has none, or that link has gone. */
 static struct ib_link *operation_link(const struct ib_state *state, struct ib_operation *operation)
 {
     if (operation->kind == IB_OPERATION_SEND)
@@ -194,8 +195,8 @@ bool ib_link_hung_up(const struct ib_link *link)
     return polled.fd >= 0 && poll(&polled, 1, 0) == 1;
 }
 
-/* Gives a failed operation back. A put that is refused since the peer has given up the link is not
- * refused for what it is. */
+/* Returns a failed operation to its owner. If the peer has ended the link, a put that was refused
+ * (EIO) fails with ECONNRESET instead. */
 static void operation_fail(struct ib_state *state, struct ib_operation *operation, int status)
 {
     struct ib_link *link = operation_link(state, operation);
@@ -223,7 +224,7 @@ static void error_handle(struct ib_state *state)
     struct ib_operation *operation = error.op_context;
     int status = ib_error(-error.err);
     static const char *const names[] = {"a receive", "a message", "a put or get",
-                                        "a spare receive"};
+                                        "a reserve receive"};
     bmi_method_log(error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
                    "%s: %s failed: %s (provider: %d, %s)", state->kind->scheme,
                    operation ? names[operation->kind] : "an operation",
@@ -232,7 +233,7 @@ static void error_handle(struct ib_state *state)
         return;
     if (status == -ECANCELED)
         status = -ECONNRESET;
-    if (operation->kind == IB_OPERATION_SPARE)
+    if (operation->kind == IB_OPERATION_RESERVE)
         return;
     if (operation->kind != IB_OPERATION_RECEIVE)
         operation_fail(state, operation, status);
@@ -278,7 +279,7 @@ int ib_progress(void *argument)
         if (count < IB_BATCH)
             break;
     }
-    /* Over shm no completion tells of room. */
+    /* Over shm no completion reports room. */
     if ((events > 0 || state->doorbell) && atomic_load(&state->blocked))
         ib_blocked_flush(state, true);
     retry_set(state);
@@ -291,7 +292,8 @@ void ib_wait_ready(struct bmi_watch *watch, uint32_t events)
     ib_progress(ib_container(watch, struct ib_state, wait_watch));
 }
 
-/* What is there already is handled at once: who waits looks at its queue again, not at ours. */
+/* Handles completions that are there already: a waiting thread checks its own context once more,
+ * and not the network's queue. */
 bool ib_arm(void *argument)
 {
     struct ib_state *state = argument;

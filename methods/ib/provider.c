@@ -34,7 +34,7 @@ static struct fi_info *hints_make(const char *provider)
     bool shm = strcmp(provider, "shm") == 0;
     hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
     if (shm)
-        hints->caps |= FI_TAGGED; /* see ib_spare_post_locked */
+        hints->caps |= FI_TAGGED; /* see ib_reserve_post_locked */
     if (ib_provider_tells_source(provider))
         hints->caps |= FI_SOURCE;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;

@@ -2,10 +2,10 @@
  *
  * socket.c - the ends of TCP connections: of exchanges, and of libfabric's own.
  *
- * libfabric gives no access to its connections. Each goes from some port to a listening endpoint's,
- * whose address is its name. The connection is there when the first message to a process was taken.
- * Then it is looked for among the process's descriptors, once for each peer, and gets the options
- * of the tcp method's connections.
+ * libfabric gives no access to its connections. Each leads from some port to the address of a
+ * listening endpoint, which is that endpoint's name. A connection exists once the first message to
+ * a process was taken. Then, once for each peer, we search the process's descriptors for it, and
+ * set the socket options that the tcp method sets.
  */
 #include <arpa/inet.h>
 #include <linux/inet_diag.h>
@@ -18,9 +18,9 @@
 #include "ib.h"
 #include "methods/ip/ip.h"
 
-enum { DESCRIPTORS_MOST = 1024 }; /* looked at: some 0.1 us each */
+enum { DESCRIPTORS_MOST = 1024 }; /* most descriptors searched, some 0.1 us each */
 
-/* An endpoint's name is a socket address where it is one of TCP. */
+/* Reads an endpoint's name, which over TCP is a socket address. */
 static bool name_read(union ip_socket_address *to, const uint8_t *name, size_t size)
 {
     memset(to, 0, sizeof(*to));
@@ -52,7 +52,7 @@ static bool ends_read(int fd, union ip_socket_address *here, union ip_socket_add
            (here->any.sa_family == AF_INET || here->any.sa_family == AF_INET6);
 }
 
-/* Accepted by our endpoint, or made to the peer's. */
+/* Whether our endpoint accepted the connection, or made it to the peer's. */
 static bool is_the_providers(int fd, const union ip_socket_address *ours,
                              const union ip_socket_address *theirs)
 {
@@ -162,7 +162,7 @@ int ib_socket_peer_user(int fd, uid_t *user)
     int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (netlink < 0)
         return -errno;
-    int status = socket_ask(netlink, &there, &here); /* as the other side has it */
+    int status = socket_ask(netlink, &there, &here); /* the ends as the other side sees them */
     if (status == 0)
         status = socket_user(netlink, user);
     close(netlink);

@@ -3,13 +3,14 @@
  * transfer.c - puts and gets: a transfer is moved in pieces, each one operation of the network.
  *
  * A piece has as many remote regions and local segments as the provider takes. A transfer ends when
- * all pieces are back, with the first failure; then the driver tells the core.
+ * the network has returned all pieces, with the status of the first that failed; then the poller
+ * reports it to the core.
  *
- * A put asks for delivery (FI_DELIVERY_COMPLETE) where its own completion only means that it was
- * written to a socket (tcp), or where later messages may overtake it.
+ * A put requests FI_DELIVERY_COMPLETE if its completion would only mean that it was written to a
+ * socket (tcp), or if later messages may overtake it.
  *
- * Pieces that a dead link's network does not give back are let go of after a while, and belong to
- * the fabric until it closes.
+ * If the network does not return the pieces of a dead link, they are detached after a while, and
+ * belong to the fabric until it closes.
  *
  * Over shm there are no puts. The receiver reads the sender's memory itself (process_vm_readv).
  */
@@ -19,7 +20,7 @@
 
 #include "ib.h"
 
-/* How far into a transfer's remote regions. */
+/* A position in a transfer's remote regions. */
 struct ib_place {
     uint32_t region;
     uint64_t offset;
@@ -30,7 +31,7 @@ struct ib_move {
     struct ib_piece *pieces;            /* send_lock: with the network */
     struct ib_link *link;               /* referenced */
     struct bmi_transfer *transfer;
-    struct bmi_segments local; /* what is not posted */
+    struct bmi_segments local; /* the memory that is not posted yet */
     struct ib_place remote;    /* where that goes, or comes from */
     int status;                /* send_lock */
 };
@@ -38,7 +39,7 @@ struct ib_move {
 struct ib_piece {
     struct ib_operation operation;
     struct ib_piece *next, **link_to_me; /* send_lock: of its move; fabric_lock: free, or lost */
-    struct ib_move *move;                /* driver, once posted; NULL: nobody waits for it */
+    struct ib_move *move;                /* poller, once posted; NULL: no transfer waits for it */
     uint32_t count, remote_count;
     struct fi_rma_iov remote[IB_IOVECS];
     struct iovec iov[IB_IOVECS];
@@ -100,7 +101,7 @@ void ib_pieces_free(struct ib_state *state)
     }
 }
 
-/* Registers the piece's local memory where that is wanted. */
+/* Registers the piece's local memory if the provider needs that. */
 static int piece_register(struct ib_state *state, struct ib_piece *piece, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -113,8 +114,8 @@ static int piece_register(struct ib_state *state, struct ib_piece *piece, size_t
     return 0;
 }
 
-/* What comes next of the remote regions: at most `max` of them, `limit` bytes. Moves the place on.
- * Returns the number. */
+/* Outputs the next remote regions, at most `max` of them and `limit` bytes, and advances `place`.
+ * Returns their number. */
 static size_t remote_take(const struct bmi_transfer *transfer, struct ib_place *place, size_t limit,
                           struct fi_rma_iov *remote, size_t max, size_t *bytes)
 {
@@ -187,7 +188,7 @@ static void piece_unmake(struct ib_state *state, struct ib_piece *piece)
     piece_give(state, piece);
 }
 
-/* Makes the transfer's next piece, and moves on to what comes after it. Returns 0 or an errno. */
+/* Makes the transfer's next piece, and advances the transfer behind it. Returns 0 or an errno. */
 static int piece_make(struct ib_link *link, struct ib_move *move, struct ib_piece **out)
 {
     struct ib_state *state = ib_state_of(link);
@@ -250,7 +251,7 @@ static void move_append_locked(struct ib_link *link, struct ib_move *move)
         link->posting = move;
 }
 
-/* Takes a transfer that is over out of the unfinished ones; the driver will tell the core. */
+/* Moves a finished transfer to the list of those that the poller will report to the core. */
 static void move_done_locked(struct ib_link *link, struct ib_move *move)
 {
     ib_assert_locked(&link->send_lock);
@@ -270,7 +271,8 @@ static bool move_over_locked(const struct ib_move *move)
     return !move->pieces && (move->local.left == 0 || move->status);
 }
 
-/* The first is with the network whatever others have there: it takes so many operations of all. */
+/* Whether the link may post one more piece. It may always have one, however many others have: the
+ * network bounds the operations of all links. */
 static bool piece_allowed_locked(const struct ib_link *link)
 {
     const struct ib_fabric *fabric = ib_state_of(link)->fabric;
@@ -331,7 +333,7 @@ static size_t remote_window(const struct bmi_transfer *transfer, struct ib_place
     return count;
 }
 
-/* Reads what comes next of a get, one copy by this processor. Returns 0 or an errno. */
+/* Reads the next part of a get, one copy by this processor. Returns 0 or an errno. */
 static int part_read(const struct ib_link *link, struct ib_move *move)
 {
     enum { PART_BYTES = 1 << 20 };
@@ -353,8 +355,8 @@ static int part_read(const struct ib_link *link, struct ib_move *move)
     return 0;
 }
 
-/* The sender has lent its memory as long as it keeps the exchange. If that is open after the last
- * byte was read, all were the message's. */
+/* The sender lends its memory as long as it keeps the exchange open. If that is open after the last
+ * byte was read, all bytes were those of the message. */
 static int move_read(const struct ib_link *link, struct ib_move *move)
 {
     int status = part_read(link, move);
@@ -408,7 +410,7 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
         move_append_locked(link, move);
         if (link->phase == IB_UP)
             ib_moves_post_locked(link);
-    } else { /* told by the driver all the same */
+    } else { /* the poller reports these, too */
         transfer->next = link->failed;
         link->failed = transfer;
         ib_link_kick(link);
@@ -416,7 +418,7 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
     ib_unlock(&link->send_lock);
 }
 
-/* A piece of a link that has gone. */
+/* Handles a returned piece of a link that has gone. */
 static void lost_done(struct ib_state *state, struct ib_piece *piece)
 {
     ib_lock(&state->fabric_lock);
@@ -517,7 +519,8 @@ void ib_moves_tell(struct ib_link *link)
     }
 }
 
-/* Nobody waits for these any more; they are given back when they return, or with the endpoint. */
+/* Detaches pieces that no transfer waits for; they are freed when the network returns them, or with
+ * the endpoint. */
 static void pieces_lose_locked(struct ib_move *move)
 {
     struct ib_fabric *fabric = ib_state_of(move->link)->fabric;

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { GREETING_TAG = 0x48454c4f };
+enum { HELLO_TAG = 0x48454c4f };
 
 /* ---- checks -------------------------------------------------------------------------------- */
 
@@ -247,7 +247,7 @@ BMI_addr_t rank_look_up(struct rank *rank, const char *url)
 void rank_hello_send(struct rank *rank)
 {
     struct op hello;
-    op_send_unexpected(rank, &hello, "hello", 5, GREETING_TAG);
+    op_send_unexpected(rank, &hello, "hello", 5, HELLO_TAG);
     op_finish(rank, &hello, 5);
 }
 
@@ -255,7 +255,7 @@ BMI_addr_t rank_hello_receive(struct rank *rank)
 {
     struct BMI_unexpected_info info;
     unexpected_take(rank, &info);
-    if (info.tag != GREETING_TAG || info.size != 5 || memcmp(info.buffer, "hello", 5) != 0)
+    if (info.tag != HELLO_TAG || info.size != 5 || memcmp(info.buffer, "hello", 5) != 0)
         rank_fail_here(rank, true, "a hello of tag %d and %lld bytes", info.tag,
                        (long long)info.size);
     unexpected_give_back(rank, &info);

@@ -132,7 +132,7 @@ static void name_of_a_peer(void)
 }
 
 /* A link must send its end of stream, has to wait for room, and cannot: it ends. */
-static void goodbye_unwatched(struct child *server)
+static void bye_unwatched(struct child *server)
 {
     char listening[BMI_MAX_ADDR_LEN];
     BMI_addr_t address;
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
     starts(true);
     page_of_a_peer();
     name_of_a_peer();
-    goodbye_unwatched(&server);
+    bye_unwatched(&server);
     if (shm)
         client_without_descriptor(&client, report);
     return test_passed();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_heir_fault.c - a server of ofi+shm that forks and ends, as with daemon(3): its child
+ * ofi_forked_child_fault.c - a server of ofi+shm that forks and ends, as with daemon(3): its child
  * continues, and clients that start afterwards, and remove files of dead processes, can reach it.
  */
 #include <stdlib.h>
@@ -30,9 +30,9 @@ static int server(void *argument, int channel)
     (void)argument;
     serve_here(0, listening);
     operations_open();
-    pid_t parent = getpid(), heir = fork();
-    CHECK(heir >= 0, "fork");
-    if (heir > 0)
+    pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0, "fork");
+    if (child > 0)
         return 0;
     test_deadline(); /* no other process would end it */
     while (getppid() == parent)
@@ -50,20 +50,20 @@ int main(void)
 {
     char listening[BMI_MAX_ADDR_LEN];
     struct child clients[CLIENTS];
-    test_begin("ofi_heir_fault", 60);
+    test_begin("ofi_forked_child_fault", 60);
     setenv("BMI_TEST_METHOD", "ofi+shm", 1);
     for (int i = 0; i < CLIENTS; i++)
         clients[i] = child_start("a client", client, NULL);
     struct child parent = child_start("the server", server, NULL);
-    int heir = dup(parent.channel);
+    int child = dup(parent.channel);
     child_end(&parent);
-    hear(heir, listening, sizeof listening);
+    hear(child, listening, sizeof listening);
     for (int i = 0; i < CLIENTS; i++) {
         tell(clients[i].channel, listening, sizeof listening);
         child_end(&clients[i]);
     }
-    tell_number(heir, 0);
-    hear_number(heir);
-    close(heir);
+    tell_number(child, 0);
+    hear_number(child);
+    close(child);
     return test_passed();
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * greeting.c - what two processes say first over an exchange.
+ * handshake.c - the handshake over a new exchange.
  *
- * Both sides send an *opening*: version, provider, address family, and a status, which is not 0
- * where the sender refuses. The side that dialled sends first. An opening says nothing that a
- * stranger may not know. Over shm each side then asks the kernel whose process has the other end.
- * Only if all fits, both send a *greeting*: token, wake-up flag, the endpoint's name; the dialler
- * first, again. The other side's greeting has a status, too: it may lack memory for the peer.
+ * Both sides send an *opening*: version, provider, address family, and a status, which is not 0 if
+ * the sender refuses. The side that dialled sends first. An opening has no secrets: any process may
+ * read it. Over shm each side then asks the kernel for the user of the process at the other end.
+ * Only if all of that matches, both send a *hello*: token, wake-up flag, the endpoint's name; the
+ * dialler first, again. The other side's hello has a status, too: it may lack memory for the peer.
  *
  * The first line of an opening is followed by an empty one, so that an HTTP server answers at once.
- * A listener that reads something else answers with an opening that refuses, and closes.
+ * A listener that reads other bytes answers with an opening that refuses, and closes.
  *
- * Runs in the driver.
+ * The poller runs all of it.
  */
 #include <endian.h>
 #include <stdio.h>
@@ -28,24 +28,24 @@ enum {
     OPENING_FORMAT = 20,
     OPENING_MESSAGE = 24,
     OPENING_PROVIDER = 32,
-    GREETING_BYTES = 160,
-    GREETING_STATUS = 0,
-    GREETING_NAME_SIZE = 4,
-    GREETING_TOKEN = 8,
-    GREETING_RECORD = 16,
-    GREETING_NAME = 32,
-    REFUSED_MS = 1000 /* the time for a refused peer to read why */
+    HELLO_BYTES = 160,
+    HELLO_STATUS = 0,
+    HELLO_NAME_SIZE = 4,
+    HELLO_TOKEN = 8,
+    HELLO_RECORD = 16,
+    HELLO_NAME = 32,
+    REFUSED_MS = 1000 /* the time for a refused peer to read the reason */
 };
 
 _Static_assert(OPENING_PROVIDER + IB_PROVIDER_BYTES == OPENING_BYTES, "the provider stands last");
-_Static_assert(GREETING_NAME + IB_NAME_BYTES == GREETING_BYTES, "the name stands last");
+_Static_assert(HELLO_NAME + IB_NAME_BYTES == HELLO_BYTES, "the name stands last");
 static const uint8_t magic[OPENING_VERSION] = "BMI ib\r\n\r\n";
 
-struct ib_greeting {
-    bool opened;  /* the other side's opening was good */
-    bool refused; /* the other side was told so: what it still sends is dropped */
+struct ib_handshake {
+    bool opened;  /* the other side's opening was valid */
+    bool refused; /* we have sent a refusal: further bytes are dropped */
     uint32_t have;
-    uint8_t bytes[GREETING_BYTES];
+    uint8_t bytes[HELLO_BYTES];
 };
 
 static const char *host_of(const struct ib_link *link)
@@ -56,7 +56,7 @@ static const char *host_of(const struct ib_link *link)
 /* ---- sending ----------------------------------------------------------------------------------
  */
 
-/* They are the first bytes on the wire: the socket has room. */
+/* Sends the first bytes on the connection: the socket has room for them. */
 static int bytes_send(const struct ib_link *link, const uint8_t *bytes, size_t size)
 {
     ssize_t sent = send(link->watch.fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -76,61 +76,61 @@ static int opening_send(const struct ib_link *link, int status)
     return bytes_send(link, opening, sizeof(opening));
 }
 
-static int greeting_send(const struct ib_link *link)
+static int hello_send(const struct ib_link *link)
 {
     const struct ib_state *state = ib_state_of(link);
     const struct ib_endpoint *endpoint = link->endpoint;
     uint64_t token = htole64(link->token);
-    uint8_t greeting[GREETING_BYTES] = {0};
-    ib_number_put(greeting + GREETING_NAME_SIZE, (uint32_t)endpoint->name_size);
-    memcpy(greeting + GREETING_TOKEN, &token, 8);
+    uint8_t hello[HELLO_BYTES] = {0};
+    ib_number_put(hello + HELLO_NAME_SIZE, (uint32_t)endpoint->name_size);
+    memcpy(hello + HELLO_TOKEN, &token, 8);
     if (state->doorbell)
-        ib_doorbell_record(state->doorbell, greeting + GREETING_RECORD);
-    memcpy(greeting + GREETING_NAME, endpoint->name, endpoint->name_size);
-    return bytes_send(link, greeting, sizeof(greeting));
+        ib_doorbell_record(state->doorbell, hello + HELLO_RECORD);
+    memcpy(hello + HELLO_NAME, endpoint->name, endpoint->name_size);
+    return bytes_send(link, hello, sizeof(hello));
 }
 
-void ib_greeting_refuse(struct ib_link *link, int status)
+void ib_handshake_refuse(struct ib_link *link, int status)
 {
-    uint8_t greeting[GREETING_BYTES] = {0};
-    if (!link->greeting->opened) {
+    uint8_t hello[HELLO_BYTES] = {0};
+    if (!link->handshake->opened) {
         opening_send(link, status);
         return;
     }
-    ib_number_put(greeting + GREETING_STATUS, (uint32_t)-status);
-    bytes_send(link, greeting, sizeof(greeting));
+    ib_number_put(hello + HELLO_STATUS, (uint32_t)-status);
+    bytes_send(link, hello, sizeof(hello));
 }
 
-/* Ends a link that is not up. The core knows only those that we dialled. A peer that dialled us is
- * told why; a close with unread bytes would take that back, so those are read first. */
-static void greeting_fail(struct ib_link *link, int status)
+/* Ends a link that is not up. The core knows only links that we dialled. A peer that dialled us
+ * gets the reason; a close with unread bytes would discard it, so these are read first. */
+static void handshake_fail(struct ib_link *link, int status)
 {
     if (link->dialled) {
         ib_link_end(link, status);
         return;
     }
-    if (link->greeting->refused || status == -ECONNRESET) {
+    if (link->handshake->refused || status == -ECONNRESET) {
         ib_link_forget(link);
         return;
     }
-    ib_greeting_refuse(link, status);
+    ib_handshake_refuse(link, status);
     shutdown(link->watch.fd, SHUT_WR);
-    link->greeting->refused = true;
+    link->handshake->refused = true;
     bmi_method_timer_set(&link->timer, REFUSED_MS);
 }
 
-void ib_greeting_expired(struct ib_link *link)
+void ib_handshake_expired(struct ib_link *link)
 {
-    if (link->greeting->refused)
+    if (link->handshake->refused)
         ib_link_forget(link);
     else
-        greeting_fail(link, -ETIMEDOUT);
+        handshake_fail(link, -ETIMEDOUT);
 }
 
 /* ---- the opening ------------------------------------------------------------------------------
  */
 
-/* What sends such bytes instead of an opening. */
+/* The kind of service that sends such bytes instead of an opening. */
 static const char *stranger(const uint8_t *bytes, size_t size)
 {
     static const struct {
@@ -156,18 +156,18 @@ static const char *stranger(const uint8_t *bytes, size_t size)
 /* Whether the bytes received may begin an opening. */
 static int magic_check(const struct ib_link *link)
 {
-    const struct ib_greeting *greeting = link->greeting;
-    size_t size = greeting->have < sizeof(magic) ? greeting->have : sizeof(magic);
-    if (memcmp(greeting->bytes, magic, size) == 0)
+    const struct ib_handshake *handshake = link->handshake;
+    size_t size = handshake->have < sizeof(magic) ? handshake->have : sizeof(magic);
+    if (memcmp(handshake->bytes, magic, size) == 0)
         return 0;
     bmi_method_log(BMI_LOG_WARN, &link->base,
                    "%s: %s does not speak this protocol, but: %s. Check its port and its scheme",
                    ib_state_of(link)->kind->scheme, host_of(link),
-                   stranger(greeting->bytes, greeting->have));
+                   stranger(handshake->bytes, handshake->have));
     return -EPROTO;
 }
 
-/* The other side's status, if that is one that it may have; 0: it does not refuse. */
+/* The other side's status, or an errno if that is invalid; 0: it does not refuse. */
 static int status_get(const struct ib_link *link, const uint8_t *from)
 {
     static const int statuses[] = {EACCES,  EPERM,           ENOMEM,       EMFILE,   ENFILE,
@@ -183,7 +183,7 @@ static int status_get(const struct ib_link *link, const uint8_t *from)
     return known;
 }
 
-/* Whether the other side's opening fits ours. Logs what does not. */
+/* Whether the other side's opening matches ours. Logs the difference. */
 static int opening_check(const struct ib_link *link, const uint8_t *opening)
 {
     const struct ib_state *state = ib_state_of(link);
@@ -218,7 +218,7 @@ static int opening_check(const struct ib_link *link, const uint8_t *opening)
     return status_get(link, opening + OPENING_STATUS);
 }
 
-/* Processes that share memory must be of one user, by the kernel's word. */
+/* Processes that share memory must be of one user, as the kernel reports it. */
 static int user_check(const struct ib_link *link)
 {
     const struct ib_state *state = ib_state_of(link);
@@ -239,7 +239,7 @@ static int user_check(const struct ib_link *link)
     return status == 0 || status == -ENOENT ? -EACCES : status;
 }
 
-/* The local address by which the other side is reached tells which endpoint is ours. */
+/* Chooses our endpoint by the local address of the exchange. */
 static int endpoint_choose(struct ib_link *link)
 {
     char host[IB_HOST_BYTES];
@@ -256,7 +256,7 @@ static int endpoint_choose(struct ib_link *link)
 /* Takes the other side's opening. Returns 0 or an errno. */
 static int opening_take(struct ib_link *link)
 {
-    int status = opening_check(link, link->greeting->bytes);
+    int status = opening_check(link, link->handshake->bytes);
     if (status == 0)
         status = user_check(link);
     if (status == 0 && !link->dialled)
@@ -265,28 +265,28 @@ static int opening_take(struct ib_link *link)
         return status;
     if (!link->dialled) {
         status = opening_send(link, 0);
-        link->greeting->opened = true;
+        link->handshake->opened = true;
         return status;
     }
-    link->greeting->opened = true;
+    link->handshake->opened = true;
     status = ib_token_make(link);
-    return status ? status : greeting_send(link);
+    return status ? status : hello_send(link);
 }
 
-/* ---- the greeting -----------------------------------------------------------------------------
+/* ---- the hello -----------------------------------------------------------------------------
  */
 
-/* What a greeting says that cannot be; NULL: nothing. A name that is text ends within its bytes:
- * the provider asks no size of it. */
-static const char *nonsense(const struct ib_link *link, const uint8_t *greeting)
+/* The first invalid field of a hello; NULL: none. A name that is text must end within its bytes,
+ * since the provider takes no size. */
+static const char *nonsense(const struct ib_link *link, const uint8_t *hello)
 {
     const struct ib_state *state = ib_state_of(link);
-    uint32_t size = ib_number_get(greeting + GREETING_NAME_SIZE);
+    uint32_t size = ib_number_get(hello + HELLO_NAME_SIZE);
     uint64_t record;
-    memcpy(&record, greeting + GREETING_RECORD, sizeof(record));
+    memcpy(&record, hello + HELLO_RECORD, sizeof(record));
     if (size == 0 || size > IB_NAME_BYTES)
         return "an endpoint's name of no possible size";
-    if (state->fabric->shared ? !memchr(greeting + GREETING_NAME, '\0', size)
+    if (state->fabric->shared ? !memchr(hello + HELLO_NAME, '\0', size)
                               : size != link->endpoint->name_size)
         return "an endpoint's name that is none";
     if ((state->doorbell != NULL) != (record != 0))
@@ -294,7 +294,7 @@ static const char *nonsense(const struct ib_link *link, const uint8_t *greeting)
     return NULL;
 }
 
-/* Whether the other end of the exchange is a link's of this process, too. */
+/* Whether the other end of the exchange belongs to a link of this process, too. */
 static bool is_to_ourselves(const struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
@@ -306,8 +306,8 @@ static bool is_to_ourselves(const struct ib_link *link)
     return other != NULL;
 }
 
-/* The other side's wake-up flag. It names the process whose memory our gets read: ours only if that
- * is the other side. */
+/* Opens the other side's wake-up flag. It names the process whose memory our gets read. That may be
+ * this process only if the link is to ourselves. */
 static int doorbell_take(const struct ib_link *link, const uint8_t *record,
                          struct ib_doorbell **doorbell)
 {
@@ -319,15 +319,16 @@ static int doorbell_take(const struct ib_link *link, const uint8_t *record,
     return -EPERM;
 }
 
-/* Opens what the other side shares with us. The link has it, also if only in part. */
-static int peer_open(struct ib_link *link, uint8_t *greeting)
+/* Opens the memory that the other side shares, and its endpoint. The link owns them, also if a step
+ * fails. */
+static int peer_open(struct ib_link *link, uint8_t *hello)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_doorbell *doorbell = NULL;
     struct ib_peer *peer = NULL;
-    uint8_t *name = greeting + GREETING_NAME;
-    uint32_t size = ib_number_get(greeting + GREETING_NAME_SIZE);
-    int status = doorbell_take(link, greeting + GREETING_RECORD, &doorbell);
+    uint8_t *name = hello + HELLO_NAME;
+    uint32_t size = ib_number_get(hello + HELLO_NAME_SIZE);
+    int status = doorbell_take(link, hello + HELLO_RECORD, &doorbell);
     if (status)
         bmi_method_log(BMI_LOG_WARN, &link->base, "%s: cannot share a page with the peer: %s",
                        state->kind->scheme, strerror(-status));
@@ -345,44 +346,44 @@ static int peer_open(struct ib_link *link, uint8_t *greeting)
     return status;
 }
 
-/* The other side is known: its endpoint, its token, its wake-up flag. */
-static int greeting_take(struct ib_link *link)
+/* Handles the other side's hello: its endpoint, its token, its wake-up flag. */
+static int hello_take(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
-    uint8_t *greeting = link->greeting->bytes;
+    uint8_t *hello = link->handshake->bytes;
     uint64_t token;
-    int status = status_get(link, greeting + GREETING_STATUS);
+    int status = status_get(link, hello + HELLO_STATUS);
     if (status)
         return status;
-    const char *what = nonsense(link, greeting);
+    const char *what = nonsense(link, hello);
     if (what) {
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s greets with %s", state->kind->scheme,
-                       host_of(link), what);
+        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s sends a hello with %s",
+                       state->kind->scheme, host_of(link), what);
         return -EPROTO;
     }
-    memcpy(&token, greeting + GREETING_TOKEN, 8);
-    status = peer_open(link, greeting);
+    memcpy(&token, hello + HELLO_TOKEN, 8);
+    status = peer_open(link, hello);
     ib_lock(&link->send_lock);
     link->their_token = le64toh(token);
     ib_unlock(&link->send_lock);
     return status;
 }
 
-/* Both sides know each other. Returns 0 or an errno. */
-static int greeting_end(struct ib_link *link)
+/* The handshake is complete. Returns 0 or an errno. */
+static int handshake_end(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
-    int status = greeting_take(link);
+    int status = hello_take(link);
     if (status == 0 && !link->dialled) {
         status = ib_token_make(link);
         if (status == 0)
-            status = greeting_send(link);
+            status = hello_send(link);
         if (status == 0)
             status = bmi_method_link_accepted(&link->base);
     }
     if (status)
         return status;
-    ib_greeting_free(link);
+    ib_handshake_free(link);
     ib_count(state, link->dialled ? BMI_COUNT_LINKS_OPENED : BMI_COUNT_LINKS_ACCEPTED, 1);
     if (link->dialled)
         bmi_method_link_up(&link->base);
@@ -397,10 +398,10 @@ static int greeting_end(struct ib_link *link)
  * another protocol. */
 static int ended(const struct ib_link *link)
 {
-    const struct ib_greeting *greeting = link->greeting;
+    const struct ib_handshake *handshake = link->handshake;
     if (!link->dialled)
         return -ECONNRESET;
-    if (greeting->opened || greeting->have > 0)
+    if (handshake->opened || handshake->have > 0)
         return -ECONNREFUSED;
     bmi_method_log(BMI_LOG_WARN, &link->base,
                    "%s: %s closed the connection without an answer. Is it a server of this scheme?",
@@ -408,45 +409,45 @@ static int ended(const struct ib_link *link)
     return -EPROTO;
 }
 
-/* Reads from the socket. Returns 1 if an opening or a greeting is whole, 0 if not, or an errno. */
+/* Reads from the socket. Returns 1 if an opening or a hello is whole, 0 if not, or an errno. */
 static int bytes_read(struct ib_link *link)
 {
-    struct ib_greeting *greeting = link->greeting;
-    uint32_t whole = greeting->opened ? GREETING_BYTES : OPENING_BYTES;
-    ssize_t got = recv(link->watch.fd, greeting->bytes + greeting->have, whole - greeting->have,
+    struct ib_handshake *handshake = link->handshake;
+    uint32_t whole = handshake->opened ? HELLO_BYTES : OPENING_BYTES;
+    ssize_t got = recv(link->watch.fd, handshake->bytes + handshake->have, whole - handshake->have,
                        MSG_DONTWAIT);
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : link->dialled ? -errno : -ECONNRESET;
     if (got == 0)
         return ended(link);
-    greeting->have += (uint32_t)got;
-    if (greeting->refused) {
-        greeting->have = 0;
+    handshake->have += (uint32_t)got;
+    if (handshake->refused) {
+        handshake->have = 0;
         return 0;
     }
-    int status = greeting->opened ? 0 : magic_check(link);
-    return status ? status : greeting->have == whole;
+    int status = handshake->opened ? 0 : magic_check(link);
+    return status ? status : handshake->have == whole;
 }
 
-void ib_greeting_read(struct ib_link *link)
+void ib_handshake_read(struct ib_link *link)
 {
-    struct ib_greeting *greeting = link->greeting;
+    struct ib_handshake *handshake = link->handshake;
     int status = bytes_read(link);
     if (status == 1) {
         struct ib_state *state = ib_state_of(link);
-        greeting->have = 0;
-        ib_doorbell_spare_lend(state->doorbell);
-        status = greeting->opened ? greeting_end(link) : opening_take(link);
-        ib_doorbell_spare_take(state->doorbell);
+        handshake->have = 0;
+        ib_doorbell_reserve_lend(state->doorbell);
+        status = handshake->opened ? handshake_end(link) : opening_take(link);
+        ib_doorbell_reserve_take(state->doorbell);
     }
     if (status)
-        greeting_fail(link, status);
+        handshake_fail(link, status);
 }
 
-int ib_greeting_start(struct ib_link *link)
+int ib_handshake_start(struct ib_link *link)
 {
-    link->greeting = calloc(1, sizeof(*link->greeting));
-    if (!link->greeting)
+    link->handshake = calloc(1, sizeof(*link->handshake));
+    if (!link->handshake)
         return -ENOMEM;
     int status = link->dialled ? endpoint_choose(link) : 0;
     if (status == 0 && link->dialled)
@@ -456,14 +457,14 @@ int ib_greeting_start(struct ib_link *link)
     if (status)
         return status;
     ib_lock(&link->send_lock);
-    link->phase = IB_GREETING;
+    link->phase = IB_HANDSHAKE;
     ib_unlock(&link->send_lock);
     bmi_method_timer_set(&link->timer, (uint64_t)bmi_method_setting("connect_timeout_ms"));
     return 0;
 }
 
-void ib_greeting_free(struct ib_link *link)
+void ib_handshake_free(struct ib_link *link)
 {
-    free(link->greeting);
-    link->greeting = NULL;
+    free(link->handshake);
+    link->handshake = NULL;
 }

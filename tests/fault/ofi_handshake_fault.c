@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * ofi_greeting_fault.c - a bad peer at the listen address of a method on libfabric, and at one that
- * the library dials: silence, invalid bytes, another version, another provider, an endpoint of no
- * process (one that has ended), our own page instead of its own, invalid records.
+ * ofi_handshake_fault.c - a bad peer at the listen address of a method on libfabric, and at one
+ * that the library dials: silence, invalid bytes, another version, another provider, an endpoint of
+ * no process (one that has ended), our own page instead of its own, invalid records.
  *
  * Each loses its connection, and only its own: a healthy client continues meanwhile, and no memory
  * is left afterwards. The log names the fault. A refused peer learns the reason, but no data that
@@ -12,7 +12,7 @@
  * Over TCP it also names endpoints that cannot be reached, more of them than names are kept:
  * libfabric has no connection to any of them, and crashes when it should close one.
  *
- * usage: ofi_greeting_fault      (BMI_TEST_METHOD: ofi+tcp, ofi+shm)
+ * usage: ofi_handshake_fault      (BMI_TEST_METHOD: ofi+tcp, ofi+shm)
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -26,12 +26,12 @@
 #include "raw_peer.h"
 #include "serve.h"
 
-/* An opening and a greeting, one after the other, as methods/ib/greeting.c describes them: spelled
+/* An opening and a hello, one after the other, as methods/ib/handshake.c describes them: spelled
  * out here, so that a change of the protocol is noticed. */
 enum {
     OPENING = 96,
-    GREETING = 160,
-    WHOLE = OPENING + GREETING,
+    HELLO = 160,
+    WHOLE = OPENING + HELLO,
     VERSION_AT = 12,
     STATUS_AT = 16,
     FORMAT_AT = 20,
@@ -39,8 +39,8 @@ enum {
     PROVIDER_AT = 32,
     NAME_SIZE_AT = OPENING + 4,
     TOKEN_AT = OPENING + 8,
-    BELL_AT = OPENING + 16,
-    BELL_BYTES = 16,
+    FLAG_AT = OPENING + 16,
+    FLAG_BYTES = 16,
     NAME_AT = OPENING + 32,
     STATUS_BYTES = 4,
     VERSION = 3
@@ -52,131 +52,131 @@ static uint8_t honest[WHOLE];   /* the same with the bad peer's page, if pages a
 
 /* ---- the bad peer: a child that never starts the library ------------------------------------- */
 
-static void nothing(uint8_t *greeting)
+static void nothing(uint8_t *hello)
 {
-    (void)greeting;
+    (void)hello;
 }
 
-static void garbage(uint8_t *greeting)
+static void garbage(uint8_t *hello)
 {
     struct chance chance = {.state = test_seed()};
     for (int i = 0; i < WHOLE; i++)
-        greeting[i] = (uint8_t)chance_next(&chance);
+        hello[i] = (uint8_t)chance_next(&chance);
 }
 
-static void web_request(uint8_t *greeting)
+static void web_request(uint8_t *hello)
 {
-    memset(greeting, ' ', WHOLE);
-    memcpy(greeting, "GET / HTTP/1.1\r\n", 16);
+    memset(hello, ' ', WHOLE);
+    memcpy(hello, "GET / HTTP/1.1\r\n", 16);
 }
 
-static void tcp_frame(uint8_t *greeting)
+static void tcp_frame(uint8_t *hello)
 {
-    static const uint8_t hello[4] = {RAW_HELLO, 0, RAW_MAGIC & 0xff, RAW_MAGIC >> 8};
-    memset(greeting, 0, WHOLE);
-    memcpy(greeting, hello, sizeof hello);
+    static const uint8_t frame_start[4] = {RAW_HELLO, 0, RAW_MAGIC & 0xff, RAW_MAGIC >> 8};
+    memset(hello, 0, WHOLE);
+    memcpy(hello, frame_start, sizeof frame_start);
 }
 
-static void other_version(uint8_t *greeting)
+static void other_version(uint8_t *hello)
 {
-    greeting[VERSION_AT] = 99;
+    hello[VERSION_AT] = 99;
 }
 
-static void other_format(uint8_t *greeting)
+static void other_format(uint8_t *hello)
 {
-    greeting[FORMAT_AT] ^= 0x40;
+    hello[FORMAT_AT] ^= 0x40;
 }
 
-static void other_provider(uint8_t *greeting)
+static void other_provider(uint8_t *hello)
 {
-    strcpy((char *)greeting + PROVIDER_AT, "pigeons");
+    strcpy((char *)hello + PROVIDER_AT, "pigeons");
 }
 
-static void endless_provider(uint8_t *greeting)
+static void endless_provider(uint8_t *hello)
 {
-    memset(greeting + PROVIDER_AT, 'p', OPENING - PROVIDER_AT);
+    memset(hello + PROVIDER_AT, 'p', OPENING - PROVIDER_AT);
 }
 
-static void no_name(uint8_t *greeting)
+static void no_name(uint8_t *hello)
 {
-    memset(greeting + NAME_SIZE_AT, 0, 4);
+    memset(hello + NAME_SIZE_AT, 0, 4);
 }
 
-static void name_too_long(uint8_t *greeting)
+static void name_too_long(uint8_t *hello)
 {
-    memset(greeting + NAME_SIZE_AT, 0xff, 4);
+    memset(hello + NAME_SIZE_AT, 0xff, 4);
 }
 
-static void other_messages(uint8_t *greeting)
+static void other_messages(uint8_t *hello)
 {
-    greeting[MESSAGE_AT + 2] ^= 1;
+    hello[MESSAGE_AT + 2] ^= 1;
 }
 
-/* The text continues to the end of the greeting; an address that is not text has another size. */
-static void endless_name(uint8_t *greeting)
+/* The text continues to the end of the hello; an address that is not text has another size. */
+static void endless_name(uint8_t *hello)
 {
-    memset(greeting + NAME_SIZE_AT, 0, 4);
-    greeting[NAME_SIZE_AT] = WHOLE - NAME_AT;
-    memset(greeting + NAME_AT, 'n', WHOLE - NAME_AT);
+    memset(hello + NAME_SIZE_AT, 0, 4);
+    hello[NAME_SIZE_AT] = WHOLE - NAME_AT;
+    memset(hello + NAME_AT, 'n', WHOLE - NAME_AT);
 }
 
-static void short_name(uint8_t *greeting)
+static void short_name(uint8_t *hello)
 {
-    memset(greeting + NAME_SIZE_AT, 0, 4);
-    greeting[NAME_SIZE_AT] = 3;
+    memset(hello + NAME_SIZE_AT, 0, 4);
+    hello[NAME_SIZE_AT] = 3;
 }
 
 /* shm's has a wake-up flag, tcp's none. */
-static bool has_bell(const uint8_t *greeting)
+static bool has_flag(const uint8_t *hello)
 {
-    static const uint8_t none[BELL_BYTES];
-    return memcmp(greeting + BELL_AT, none, sizeof none) != 0;
+    static const uint8_t none[FLAG_BYTES];
+    return memcmp(hello + FLAG_AT, none, sizeof none) != 0;
 }
 
-static void other_bell(uint8_t *greeting)
+static void other_flag(uint8_t *hello)
 {
-    memset(greeting + BELL_AT, has_bell(greeting) ? 0 : 0x5a, BELL_BYTES);
+    memset(hello + FLAG_AT, has_flag(hello) ? 0 : 0x5a, FLAG_BYTES);
 }
 
-static void bell_of_nobody(uint8_t *greeting)
+static void flag_of_no_process(uint8_t *hello)
 {
-    memset(greeting + BELL_AT, 0x5a, BELL_BYTES);
+    memset(hello + FLAG_AT, 0x5a, FLAG_BYTES);
 }
 
 /* A page that would make the library read its own memory, if it shares pages. */
-static void bell_of_the_librarys(uint8_t *greeting)
+static void flag_of_the_librarys(uint8_t *hello)
 {
-    bell_of_nobody(greeting);
-    if (has_bell(librarys))
-        memcpy(greeting + BELL_AT, librarys + BELL_AT, BELL_BYTES);
+    flag_of_no_process(hello);
+    if (has_flag(librarys))
+        memcpy(hello + FLAG_AT, librarys + FLAG_AT, FLAG_BYTES);
 }
 
 /* The endpoint name of a process that has ended. */
-static void endpoint_of_nobody(uint8_t *greeting)
+static void endpoint_of_no_process(uint8_t *hello)
 {
-    greeting[NAME_AT + 2] ^= 0x15; /* a port, or a letter */
-    greeting[NAME_AT + 3] ^= 0x15;
+    hello[NAME_AT + 2] ^= 0x15; /* a port, or a letter */
+    hello[NAME_AT + 3] ^= 0x15;
 }
 
 /* How far the library gets with a peer. */
 enum stage {
-    AT_OPENING,  /* it refuses the opening */
-    AT_GREETING, /* it refuses the greeting */
-    GREETED
+    AT_OPENING, /* it refuses the opening */
+    AT_HELLO,   /* it refuses the hello */
+    AFTER_HELLO
 };
 
 /* The bytes sent, after which the library must end the connection. `told`: the text in its log. */
 static const struct {
     const char *name;
-    void (*spoil)(uint8_t *greeting);
+    void (*spoil)(uint8_t *hello);
     unsigned size; /* bytes that are sent */
     enum stage stage;
-    const char *records; /* the records after the greeting */
+    const char *records; /* the records after the hello */
     const char *told;
 } cases[] = {
     {"silence", nothing, 0, AT_OPENING, "", NULL},
     {"half an opening, then silence", nothing, 50, AT_OPENING, "", NULL},
-    {"an opening, then silence", nothing, OPENING, AT_GREETING, "", NULL},
+    {"an opening, then silence", nothing, OPENING, AT_HELLO, "", NULL},
     {"garbage", garbage, WHOLE, AT_OPENING, "", "does not speak this protocol"},
     {"a web request", web_request, 18, AT_OPENING, "", "but: an HTTP client"},
     {"a frame of tcp's", tcp_frame, 40, AT_OPENING, "", "but: BMI's method tcp"},
@@ -185,25 +185,25 @@ static const struct {
     {"a provider's name without end", endless_provider, WHOLE, AT_OPENING, "", "another provider"},
     {"another kind of address", other_format, WHOLE, AT_OPENING, "", "address of another family"},
     {"messages of another size", other_messages, WHOLE, AT_OPENING, "", "messages of another size"},
-    {"an endpoint without a name", no_name, WHOLE, AT_GREETING, "", "name of no possible size"},
-    {"a name of 4 GiB", name_too_long, WHOLE, AT_GREETING, "", "name of no possible size"},
-    {"a name without end", endless_name, WHOLE, AT_GREETING, "", "name that is none"},
-    {"a name cut short", short_name, WHOLE, AT_GREETING, "", "name that is none"},
-    {"a bell of nobody's", bell_of_nobody, WHOLE, AT_GREETING, "", "page"},
-    {"the library's own bell", bell_of_the_librarys, WHOLE, AT_GREETING, "", "page"},
-    {"a bell or none, as is wrong", other_bell, WHOLE, AT_GREETING, "", "page to share"},
-    {"an endpoint of nobody's", endpoint_of_nobody, WHOLE, GREETED, "", NULL},
-    {"an honest greeting, then silence", nothing, WHOLE, GREETED, "", NULL},
-    {"an honest greeting, then garbage", nothing, WHOLE, GREETED, "?!", NULL},
-    {"goodbye twice", nothing, WHOLE, GREETED,
+    {"an endpoint without a name", no_name, WHOLE, AT_HELLO, "", "name of no possible size"},
+    {"a name of 4 GiB", name_too_long, WHOLE, AT_HELLO, "", "name of no possible size"},
+    {"a name without end", endless_name, WHOLE, AT_HELLO, "", "name that is none"},
+    {"a name cut short", short_name, WHOLE, AT_HELLO, "", "name that is none"},
+    {"a flag of no process", flag_of_no_process, WHOLE, AT_HELLO, "", "page"},
+    {"the library's own flag", flag_of_the_librarys, WHOLE, AT_HELLO, "", "page"},
+    {"a flag or none, as is wrong", other_flag, WHOLE, AT_HELLO, "", "page to share"},
+    {"an endpoint of no process", endpoint_of_no_process, WHOLE, AFTER_HELLO, "", NULL},
+    {"an honest hello, then silence", nothing, WHOLE, AFTER_HELLO, "", NULL},
+    {"an honest hello, then garbage", nothing, WHOLE, AFTER_HELLO, "?!", NULL},
+    {"BYE twice", nothing, WHOLE, AFTER_HELLO,
      "b\x07\x07\x07\x07"
      "b\x07\x07\x07\x07",
      NULL},
-    {"an answer to no goodbye", nothing, WHOLE, GREETED, "d", NULL},
+    {"DONE without a BYE", nothing, WHOLE, AFTER_HELLO, "d", NULL},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-/* The answers of the bad peer that we dial. The first case must get the library's greeting. */
+/* The answers of the bad peer that we dial. The first case must get the library's hello. */
 static const unsigned answers[] = {12, 3, 5, 6, 7};
 enum { ANSWERS = sizeof answers / sizeof answers[0] };
 
@@ -218,22 +218,22 @@ static bool names_are_addresses(void)
 
 static void case_send(int socket, unsigned i)
 {
-    uint8_t greeting[WHOLE];
-    memcpy(greeting, honest, WHOLE);
-    cases[i].spoil(greeting);
-    raw_write(socket, greeting, cases[i].size);
+    uint8_t hello[WHOLE];
+    memcpy(hello, honest, WHOLE);
+    cases[i].spoil(hello);
+    raw_write(socket, hello, cases[i].size);
     raw_write(socket, cases[i].records, strlen(cases[i].records));
 }
 
 /* A page of this process, as methods/ib/doorbell.c describes it. */
-static void bell_make(uint8_t *record)
+static void flag_make(uint8_t *record)
 {
     enum { PAGE = 128 };
     static int fd = -1;
     const uint64_t number = 77;
     const int32_t pid = getpid();
     if (fd < 0) {
-        fd = memfd_create("bell", MFD_ALLOW_SEALING);
+        fd = memfd_create("flag", MFD_ALLOW_SEALING);
         CHECK(fd >= 0 && ftruncate(fd, PAGE) == 0 && pwrite(fd, &number, 8, 0) == 8 &&
                   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,
               "no page to share");
@@ -248,7 +248,7 @@ static void bytes_read(int socket, uint8_t *bytes, size_t size)
     size_t have = 0;
     while (have < size) {
         ssize_t got = recv(socket, bytes + have, size - have, 0);
-        CHECK(got > 0, "no greeting from the library");
+        CHECK(got > 0, "no hello from the library");
         have += (size_t)got;
     }
 }
@@ -260,14 +260,14 @@ static void opening_read(int socket)
           "the library's own opening is another than this test knows");
 }
 
-/* Answers with the library's own opening, so that it sends its greeting. */
-static void greeting_learn(int socket)
+/* Answers with the library's own opening, so that it sends its hello. */
+static void hello_learn(int socket)
 {
     raw_write(socket, librarys, OPENING);
-    bytes_read(socket, librarys + OPENING, GREETING);
+    bytes_read(socket, librarys + OPENING, HELLO);
     memcpy(honest, librarys, WHOLE);
-    if (has_bell(librarys))
-        bell_make(honest + BELL_AT);
+    if (has_flag(librarys))
+        flag_make(honest + FLAG_AT);
 }
 
 /* Reads to the end of the connection. Returns whether the library sends only data that a refused
@@ -291,11 +291,11 @@ static bool refused(int socket, unsigned i)
 static void far_name_send(int socket, unsigned i)
 {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)(FAR_PORT + i))};
-    uint8_t greeting[WHOLE];
-    memcpy(greeting, honest, WHOLE);
+    uint8_t hello[WHOLE];
+    memcpy(hello, honest, WHOLE);
     inet_pton(AF_INET, far[i % FAR_KINDS], &name.sin_addr);
-    memcpy(greeting + NAME_AT, &name, sizeof name);
-    raw_write(socket, greeting, WHOLE);
+    memcpy(hello + NAME_AT, &name, sizeof name);
+    raw_write(socket, hello, WHOLE);
 }
 
 static void far_names_answer(int listener)
@@ -325,11 +325,11 @@ static int bad_peer(void *argument, int channel)
         int dialled = accept(listener, NULL, NULL);
         opening_read(dialled);
         if (i == 0) {
-            uint8_t greeting[WHOLE];
-            greeting_learn(dialled);
-            memcpy(greeting, honest, WHOLE);
-            cases[answers[i]].spoil(greeting);
-            raw_write(dialled, greeting + OPENING, GREETING);
+            uint8_t hello[WHOLE];
+            hello_learn(dialled);
+            memcpy(hello, honest, WHOLE);
+            cases[answers[i]].spoil(hello);
+            raw_write(dialled, hello + OPENING, HELLO);
         } else {
             case_send(dialled, answers[i]);
         }
@@ -341,8 +341,8 @@ static int bad_peer(void *argument, int channel)
         hear_number(channel);
         int connection = raw_connect(listening, 0);
         case_send(connection, i);
-        bool ended = cases[i].stage == GREETED ? raw_ended(connection, TEST_BOUND_MS)
-                                               : refused(connection, i);
+        bool ended = cases[i].stage == AFTER_HELLO ? raw_ended(connection, TEST_BOUND_MS)
+                                                   : refused(connection, i);
         close(connection);
         tell_number(channel, ended);
     }
@@ -429,7 +429,7 @@ static void case_run(struct child *peer, unsigned i, struct echo_report *report)
 
 int main(void)
 {
-    test_begin("ofi_greeting_fault", 90);
+    test_begin("ofi_handshake_fault", 90);
     struct echo_report *report = shared_memory(sizeof *report);
     struct child peer = child_start("bad peer", bad_peer, NULL);
     struct child client = echo_client_start(report);
