@@ -32,6 +32,10 @@ LAYERS = ("bmi/base/", "bmi/progress/", "bmi/state/", "bmi/protocol/", "bmi/conn
 ABOVE = ("methods/", "trove-stub/", "flow/", "job/")
 FOR_METHODS = ("bmi/method.h", "bmi/lock.h", "methods/ip/", "methods/stream/")
 TEXTS = (".c", ".h", ".md", ".1", ".3", ".7", ".8")
+# Coined words that earlier code used instead of the field's terms (docs/architecture.md has the glossary).
+COINAGES = re.compile(
+    r"(?<![a-z])(?:choosy|verdicts?|farewell|greetings?|sleepers?|heirs?|ghosts?|knobs?|enroll(?:ed)?)(?![a-z])",
+    re.IGNORECASE)
 
 
 def tracked(source):
@@ -143,6 +147,9 @@ def main():
                 bad(name, "no SPDX line at its beginning")
             if len(lines) > FILE_LINES:
                 have["lines", name] = len(lines)
+        for number, line in enumerate(lines, 1):
+            if COINAGES.search(line):
+                bad(name, f"line {number}: \"{COINAGES.search(line).group()}\" is a coined word")
         folder = ("phrases", name.split("/")[0])
         count = sum(len(PHRASES.findall(line)) for line in lines)
         if count:
