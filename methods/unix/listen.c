@@ -115,10 +115,8 @@ static int path_listen(struct unix_state *state, int fd, const struct unix_addre
     if (error)
         goto undo_lock;
     error = file_set(file);
-    if (!error && listen(fd, SOMAXCONN) < 0)
-        error = -errno;
     if (!error)
-        error = stream_listen(&state->stream, fd);
+        error = listen(fd, SOMAXCONN) < 0 ? -errno : stream_listen(&state->stream, fd);
     if (error)
         goto undo_bind;
     folder_unlock(lock);
