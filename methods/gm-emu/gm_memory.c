@@ -92,8 +92,8 @@ bool gm_memory_is_ours(const void *memory, size_t length)
     uintptr_t address = (uintptr_t)memory;
     gm_lock(&blocks.lock);
     size_t at = block_behind_locked(address);
-    const struct block *block = &blocks.array[at];
-    bool ours = at < blocks.count && !block->gone && block->address <= address &&
+    const struct block *block = at < blocks.count ? &blocks.array[at] : NULL;
+    bool ours = block != NULL && !block->gone && block->address <= address &&
                 length <= block->length - (address - block->address);
     gm_unlock(&blocks.lock);
     return ours;
