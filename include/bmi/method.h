@@ -106,6 +106,35 @@ static inline uint32_t bmi_frame_header_left(const struct bmi_frame *frame)
     return bmi_frame_header_size(frame->header[0]) - frame->header_sent;
 }
 
+/* Frames that wait to be sent on a link, in order. Zeroed: empty. Guarded by a lock of the method;
+ * a frame that is being written stays in the queue. */
+struct bmi_frame_queue {
+    struct bmi_frame *first, *last;
+    struct bmi_frame_rest *rest; /* stands first for a frame that was withdrawn half-sent */
+};
+
+/* Appends a chain (by next) of at least one frame. Returns: nothing. Owns: the frames are lent to
+ * the queue. Threads: with the queue's lock. Blocks: no. */
+void bmi_frame_queue_append(struct bmi_frame_queue *queue, struct bmi_frame *frames);
+/* Removes `bytes` that have gone from the front. Appends the frames that are complete, with status
+ * 0, to the chain that ends at *done; *count: how many they are. Returns: the chain's new end.
+ * Owns: the caller gives the chain back by bmi_method_frames_sent. Threads: as above. Blocks:
+ * no. */
+struct bmi_frame **bmi_frame_queue_sent(struct bmi_frame_queue *queue, size_t bytes,
+                                        struct bmi_frame **done, int64_t *count);
+/* Removes all frames. Returns: them as a chain, or NULL; their status is as it was. Owns: as above.
+ * Threads: as above. Blocks: no. */
+struct bmi_frame *bmi_frame_queue_take(struct bmi_frame_queue *queue);
+/* Returns: whether the frame is in the queue; then *before_end is whether it stands before or at
+ * `end` (NULL: false). Owns: nothing. Threads: as above. Blocks: no. */
+bool bmi_frame_queue_has(const struct bmi_frame_queue *queue, const struct bmi_frame *frame,
+                         const struct bmi_frame *end, bool *before_end);
+/* Takes a frame back, as struct bmi_method's withdraw; nobody may be writing it. Returns: whether
+ * it was there, and there was memory. Owns: the frame is the core's again. Threads: as above.
+ * Blocks: no. */
+bool bmi_frame_queue_withdraw(struct bmi_frame_queue *queue, struct bmi_frame *frame,
+                              struct bmi_frame *replacement);
+
 /* The destination of an arriving body. bmi_method_frame_arrived fills it; the method keeps it (in
  * its link) until it gives it back by bmi_method_body_arrived. `length` bytes follow on the wire;
  * the first `body.left` of them go to the list, the method drops the rest. */

@@ -60,14 +60,6 @@ struct gm_state;
 struct gm_put;
 struct gm_exposed;
 
-/* The rest of a frame that was half sent when the core withdrew it: always first in the queue. */
-struct gm_remainder {
-    struct bmi_frame frame;
-    void *buffer;
-    bmi_size_t size;
-    uint8_t bytes[];
-};
-
 struct gm_link {
     struct bmi_link base;
     struct nic_peer *peer;
@@ -83,9 +75,8 @@ struct gm_link {
     enum gm_phase phase;
     enum gm_closing closing;
     int failure; /* the error for which we close it; 0: none */
-    struct bmi_frame *queue, *queue_last;
+    struct bmi_frame_queue queue;
     struct bmi_frame *pending_last; /* the last frame with bytes in the pending message */
-    struct gm_remainder *remainder; /* the queue's first frame, if it is a remainder */
     size_t pending_bytes;           /* bytes of the queue that are in the pending message */
     struct gm_put *puts;            /* puts that were begun */
     struct bmi_transfer *waiting, *waiting_last; /* transfers not begun yet, in order */
@@ -220,8 +211,6 @@ void gm_flush(struct bmi_link *base);
 bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                  size_t bytes);
 bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
-/* Takes all frames off the queue, as a chain without the method's own frames. */
-struct bmi_frame *gm_send_strip_locked(struct gm_link *link);
 
 /* gm_receive.c */
 bool gm_retract(struct bmi_link *base, void *owner);

@@ -181,7 +181,7 @@ void gm_close(struct bmi_link *base, bool linger)
 
 bool gm_link_idle_locked(const struct gm_link *link)
 {
-    return link->queue == NULL && !link->pending && !gm_puts_left_locked(link);
+    return link->queue.first == NULL && !link->pending && !gm_puts_left_locked(link);
 }
 
 void gm_link_step(struct gm_link *link)
@@ -191,7 +191,7 @@ void gm_link_step(struct gm_link *link)
     if (!down && link->closing == GM_CLOSE_LINGERING && gm_link_idle_locked(link))
         close_locked(link);
     bool work =
-        !down && (link->queue != NULL || gm_puts_left_locked(link) || link->refused != NULL);
+        !down && (link->queue.first != NULL || gm_puts_left_locked(link) || link->refused != NULL);
     gm_unlock(&link->send_lock);
     if (!work)
         return;
@@ -215,7 +215,7 @@ static int end_status(struct gm_link *link, int status, int *returned)
 static void give_back(struct gm_link *link, int status)
 {
     gm_lock(&link->send_lock);
-    struct bmi_frame *frames = gm_send_strip_locked(link);
+    struct bmi_frame *frames = bmi_frame_queue_take(&link->queue);
     link->pending = false;
     gm_unlock(&link->send_lock);
     for (struct bmi_frame *at = frames; at != NULL; at = at->next)

@@ -8,8 +8,6 @@
  * has one pending message at most: as few as two tokens keep everything moving, since a receiver
  * gives each buffer back as soon as it has looked at the message in it, whatever else it waits for.
  */
-#include <stdlib.h>
-
 #include "gm.h"
 
 enum { FLUSH_BYTES = 1 << 20 }; /* then others have their turn */
@@ -23,15 +21,8 @@ struct message {
 void gm_send(struct bmi_link *base, struct bmi_frame *frames)
 {
     struct gm_link *link = gm_link_of(base);
-    struct bmi_frame *last = frames;
-    while (last->next != NULL)
-        last = last->next;
     gm_lock(&link->send_lock);
-    if (link->queue != NULL)
-        link->queue_last->next = frames;
-    else
-        link->queue = frames;
-    link->queue_last = last;
+    bmi_frame_queue_append(&link->queue, frames);
     gm_unlock(&link->send_lock);
 }
 
@@ -62,55 +53,17 @@ static void gather_locked(struct gm_link *link, struct message *message)
 {
     gm_assert_locked(&link->send_lock);
     *message = (struct message){.count = 0};
-    struct bmi_frame *frame = link->queue;
+    struct bmi_frame *frame = link->queue.first;
     while (frame != NULL && frame_gather_locked(link, message, frame, link->message_max))
         frame = frame->next;
-}
-
-static size_t frame_left(const struct bmi_frame *frame)
-{
-    return bmi_frame_header_left(frame) + (size_t)frame->body.left;
-}
-
-struct bmi_frame *gm_send_strip_locked(struct gm_link *link)
-{
-    struct bmi_frame *chain = link->queue;
-    link->queue = NULL;
-    if (link->remainder != NULL) {
-        chain = chain->next;
-        free(link->remainder);
-        link->remainder = NULL;
-    }
-    return chain;
 }
 
 /* Takes `bytes` off the front of the queue; frames that are complete go to the end of `done`. */
 static struct bmi_frame **consume_locked(struct gm_link *link, size_t bytes,
                                          struct bmi_frame **done)
 {
-    struct bmi_frame *frame;
-    int64_t count = 0;
-    while ((frame = link->queue) != NULL && bytes >= frame_left(frame)) {
-        bytes -= frame_left(frame);
-        link->queue = frame->next;
-        count++;
-        if (link->remainder != NULL) {
-            free(link->remainder);
-            link->remainder = NULL;
-            continue;
-        }
-        frame->header_sent = bmi_frame_header_size(frame->header[0]);
-        frame->status = 0;
-        frame->next = NULL;
-        *done = frame;
-        done = &frame->next;
-    }
-    if (bytes > 0) {
-        size_t header = bmi_frame_header_left(frame);
-        header = header < bytes ? header : bytes;
-        frame->header_sent += (uint32_t)header;
-        bmi_segments_advance(&frame->body, bytes - header);
-    }
+    int64_t count;
+    done = bmi_frame_queue_sent(&link->queue, bytes, done, &count);
     gm_count(BMI_COUNT_FRAMES_SENT, count);
     return done;
 }
@@ -148,7 +101,7 @@ static int message_give_locked(struct gm_link *link, struct message *message)
 
 static bool may_send_locked(const struct gm_link *link)
 {
-    return link->phase == GM_UP && link->queue != NULL && !link->pending && !link->closed;
+    return link->phase == GM_UP && link->queue.first != NULL && !link->pending && !link->closed;
 }
 
 /* Sends as much as possible now. Returns the bytes sent. */
@@ -202,8 +155,8 @@ bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
 {
     struct gm_link *link = gm_link_of(base);
     gm_lock(&link->send_lock);
-    bool sent = link->phase == GM_UP && link->queue == NULL && !link->pending && !link->closed &&
-                nic_send_now(link->peer, header, body, bytes, GM_SIZE);
+    bool sent = link->phase == GM_UP && link->queue.first == NULL && !link->pending &&
+                !link->closed && nic_send_now(link->peer, header, body, bytes, GM_SIZE);
     gm_unlock(&link->send_lock);
     if (!sent)
         return false;
@@ -215,23 +168,6 @@ bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
 
-/* Finds a frame: its place in the queue, and whether it is in the NIC's pending message. Returns
- * false if it was sent. */
-static bool queue_find_locked(struct gm_link *link, const struct bmi_frame *frame,
-                              struct bmi_frame ***place, struct bmi_frame **before, bool *pending)
-{
-    *pending = link->pending;
-    *before = NULL;
-    for (*place = &link->queue; **place != NULL; *place = &(**place)->next) {
-        if (**place == frame)
-            return true;
-        if (**place == link->pending_last)
-            *pending = false;
-        *before = **place;
-    }
-    return false;
-}
-
 /* Takes the pending message back from the NIC. false: too late. */
 static bool pending_cancel_locked(struct gm_link *link)
 {
@@ -241,51 +177,15 @@ static bool pending_cancel_locked(struct gm_link *link)
     return true;
 }
 
-static void queue_replace_locked(struct gm_link *link, struct bmi_frame **place,
-                                 struct bmi_frame *before, struct bmi_frame *instead)
-{
-    struct bmi_frame *frame = *place;
-    *place = instead != NULL ? instead : frame->next;
-    if (instead != NULL)
-        instead->next = frame->next;
-    if (link->queue_last == frame)
-        link->queue_last = instead != NULL ? instead : before;
-    frame->next = NULL;
-}
-
-/* Copies the rest of a partly sent frame. Returns NULL without memory. */
-static struct bmi_frame *remainder_make(struct gm_link *link, struct bmi_frame *frame)
-{
-    struct gm_remainder *remainder = malloc(sizeof *remainder + (size_t)frame->body.left);
-    if (remainder == NULL)
-        return NULL;
-    remainder->frame = *frame;
-    remainder->buffer = remainder->bytes;
-    remainder->size = frame->body.left;
-    remainder->frame.body = (struct bmi_segments){.buffers = &remainder->buffer,
-                                                  .sizes = &remainder->size,
-                                                  .count = 1,
-                                                  .left = frame->body.left};
-    bmi_segments_gather(&frame->body, remainder->bytes, (size_t)frame->body.left);
-    link->remainder = remainder;
-    return &remainder->frame;
-}
-
 bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct gm_link *link = gm_link_of(base);
-    struct bmi_frame **place, *before;
     bool pending;
     gm_lock(&link->send_lock);
-    bool found = queue_find_locked(link, frame, &place, &before, &pending);
-    if (found && pending)
+    bool found = bmi_frame_queue_has(&link->queue, frame, link->pending_last, &pending);
+    if (found && pending && link->pending)
         found = link->phase == GM_UP && pending_cancel_locked(link);
-    if (found && frame->header_sent > 0)
-        replacement = remainder_make(link, frame);
-    if (found && frame->header_sent > 0 && replacement == NULL)
-        found = false;
-    if (found)
-        queue_replace_locked(link, place, before, replacement);
+    found = found && bmi_frame_queue_withdraw(&link->queue, frame, replacement);
     gm_unlock(&link->send_lock);
     gm_link_kick(link); /* to send the frames behind it, or to end */
     return found;

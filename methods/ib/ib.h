@@ -167,7 +167,6 @@ struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes s
 struct ib_dial;
 struct ip_names;
 struct ib_handshake;
-struct ib_remainder;
 struct ib_piece;
 struct ib_move;
 
@@ -297,8 +296,7 @@ struct ib_link {
 
     /* send_lock */
     struct bmi_lock send_lock;
-    struct bmi_frame *queue, *queue_last;
-    struct ib_remainder *remainder;     /* the queue's first frame, if it is a remainder */
+    struct bmi_frame_queue queue;
     struct ib_move *moves, **moves_end; /* unfinished transfers */
     struct ib_move *posting;            /* the first of them with pieces to post */
     struct ib_move *done;               /* finished transfers, which the poller will report */
@@ -545,9 +543,6 @@ void ib_flush(struct bmi_link *base);
 bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                  size_t bytes);
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
-/* Removes the remainder, which is not the core's, from the front of a chain that returns to the
- * core. */
-struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain);
 /* The network has returned a slot. `link` used it; NULL: that link is gone. Returns whether the
  * link waits for a slot. Poller. */
 bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *slot);

@@ -187,7 +187,7 @@ void ib_link_step(struct ib_link *link)
     enum ib_closing closing = link->closing;
     int failure = link->failure;
     bool moved = !link->moves; /* all */
-    bool idle = !link->queue && moved;
+    bool idle = !link->queue.first && moved;
     ib_unlock(&link->send_lock);
 
     if (phase == IB_DOWN)
@@ -237,8 +237,7 @@ static void give_back_frames(struct ib_link *link)
 {
     int status = link->end_status;
     ib_lock(&link->send_lock);
-    struct bmi_frame *frames = ib_send_strip_locked(link, link->queue);
-    link->queue = NULL;
+    struct bmi_frame *frames = bmi_frame_queue_take(&link->queue);
     if (link->closing == IB_CLOSE_NOW)
         status = -ECANCELED;
     else if (status == 0)

@@ -18,103 +18,25 @@
  */
 enum { WAITS = 1 };
 
-/* The rest of a frame that was half sent when the core withdrew it: always first in the queue. */
-struct ib_remainder {
-    struct bmi_frame frame;
-    void *buffer;
-    bmi_size_t size;
-    uint8_t bytes[];
-};
-
-/* A message being put together: how far into the queue it reaches. */
-struct outgoing {
-    size_t size;
-    struct bmi_frame *partial; /* a frame that continues in the next message, or NULL */
-    struct bmi_segments rest;  /* the rest of that frame */
-    struct bmi_frame *end;     /* the first frame that is not wholly in it */
-    int64_t frames;
-};
-
 void ib_send(struct bmi_link *base, struct bmi_frame *frames)
 {
     struct ib_link *link = ib_link_of(base);
-    struct bmi_frame *last = frames;
-    while (last->next)
-        last = last->next;
 
     ib_lock(&link->send_lock);
-    if (link->queue)
-        link->queue_last->next = frames;
-    else
-        link->queue = frames;
-    link->queue_last = last;
+    bmi_frame_queue_append(&link->queue, frames);
     ib_unlock(&link->send_lock);
 }
 
 /* ---- withdrawing ------------------------------------------------------------------------------
  */
 
-/* Replaces `frame`, which stands behind `before`, by `instead` (may be NULL). */
-static void queue_replace_locked(struct ib_link *link, struct bmi_frame **place,
-                                 struct bmi_frame *before, struct bmi_frame *instead)
-{
-    struct bmi_frame *frame = *place;
-    ib_assert_locked(&link->send_lock);
-    *place = instead ? instead : frame->next;
-    if (instead)
-        instead->next = frame->next;
-    if (link->queue_last == frame)
-        link->queue_last = instead ? instead : before;
-    frame->next = NULL;
-}
-
-/* Copies the rest of a frame that is partly sent. Returns NULL without memory. */
-static struct bmi_frame *remainder_make(struct ib_link *link, struct bmi_frame *frame)
-{
-    struct ib_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
-    if (!remainder)
-        return NULL;
-    remainder->frame = *frame;
-    remainder->buffer = remainder->bytes;
-    remainder->size = frame->body.left;
-    remainder->frame.body = (struct bmi_segments){.buffers = &remainder->buffer,
-                                                  .sizes = &remainder->size,
-                                                  .count = 1,
-                                                  .left = frame->body.left};
-    bmi_segments_gather(&frame->body, remainder->bytes, (size_t)remainder->size);
-    link->remainder = remainder;
-    return &remainder->frame;
-}
-
-struct bmi_frame *ib_send_strip_locked(struct ib_link *link, struct bmi_frame *chain)
-{
-    ib_assert_locked(&link->send_lock);
-    if (!link->remainder || chain != &link->remainder->frame)
-        return chain;
-    chain = chain->next;
-    free(link->remainder);
-    link->remainder = NULL;
-    return chain;
-}
-
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct ib_link *link = ib_link_of(base);
-    struct bmi_frame **place = &link->queue, *before = NULL;
 
     ib_lock(&link->send_lock);
-    while (*place && *place != frame) {
-        before = *place;
-        place = &before->next;
-    }
-    bool found = *place != NULL;
-    if (found && frame->header_sent > 0) {
-        replacement = remainder_make(link, frame);
-        found = replacement != NULL;
-    }
-    if (found)
-        queue_replace_locked(link, place, before, replacement);
-    bool last = found && !link->queue && link->closing != IB_OPEN;
+    bool found = bmi_frame_queue_withdraw(&link->queue, frame, replacement);
+    bool last = found && !link->queue.first && link->closing != IB_OPEN;
     ib_unlock(&link->send_lock);
 
     if (last)
@@ -125,33 +47,25 @@ bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fram
 /* ---- messages ---------------------------------------------------------------------------------
  */
 
-/* Fills a message from the front of the queue. The queue stays as it is. */
-static void outgoing_fill_locked(struct ib_link *link, uint8_t *memory, struct outgoing *out)
+/* Fills a message from the front of the queue, which stays as it is. Returns its size. */
+static size_t message_fill_locked(struct ib_link *link, uint8_t *memory)
 {
-    struct bmi_frame *at = link->queue;
-    size_t most = ib_state_of(link)->fabric->message_max;
+    size_t most = ib_state_of(link)->fabric->message_max, size = IB_PREFIX;
     ib_assert_locked(&link->send_lock);
-    *out = (struct outgoing){.size = IB_PREFIX};
-    for (; at; at = at->next) {
-        size_t room = most - out->size;
+    for (struct bmi_frame *at = link->queue.first; at; at = at->next) {
+        struct bmi_segments body = at->body;
         if (at->header_sent == 0) {
             size_t header = bmi_frame_header_size(at->header[0]);
-            if (room < header)
+            if (most - size < header)
                 break;
-            memcpy(memory + out->size, at->header, header);
-            out->size += header;
-            room -= header;
+            memcpy(memory + size, at->header, header);
+            size += header;
         }
-        struct bmi_segments body = at->body;
-        out->size += bmi_segments_gather(&body, memory + out->size, room);
-        if (body.left > 0) {
-            out->partial = at;
-            out->rest = body;
+        size += bmi_segments_gather(&body, memory + size, most - size);
+        if (body.left > 0)
             break;
-        }
-        out->frames++;
     }
-    out->end = at;
+    return size;
 }
 
 static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
@@ -272,46 +186,22 @@ static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
     return status;
 }
 
-/* Removes the frames in the message from the queue. Returns those that are complete, as a chain. */
-static struct bmi_frame *outgoing_consume_locked(struct ib_link *link, const struct outgoing *out)
-{
-    struct bmi_frame *done = link->queue, *last = NULL;
-    ib_assert_locked(&link->send_lock);
-    for (struct bmi_frame *at = done; at != out->end; at = at->next) {
-        at->header_sent = bmi_frame_header_size(at->header[0]);
-        at->status = 0;
-        at->body.left = 0;
-        last = at;
-    }
-    link->queue = out->end;
-    if (out->partial) {
-        out->partial->header_sent = bmi_frame_header_size(out->partial->header[0]);
-        out->partial->body = out->rest;
-    }
-    if (!last)
-        return NULL;
-    last->next = NULL;
-    return ib_send_strip_locked(link, done);
-}
-
 /* Sends one message from the front of the queue. Appends complete frames to the chain.
  * Returns 0, WAITS, -EAGAIN, or another errno. */
 static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 {
     struct ib_state *state = ib_state_of(link);
-    struct outgoing out;
     struct ib_slot *slot = NULL;
+    int64_t frames;
     int status = slot_take(link, &slot);
     if (status)
         return status;
-    outgoing_fill_locked(link, slot->memory, &out);
-    status = slot_post(link, slot, out.size);
+    size_t size = message_fill_locked(link, slot->memory);
+    status = slot_post(link, slot, size);
     if (status)
         return status;
-    ib_count(state, BMI_COUNT_FRAMES_SENT, out.frames);
-    **done = outgoing_consume_locked(link, &out);
-    while (**done)
-        *done = &(**done)->next;
+    *done = bmi_frame_queue_sent(&link->queue, size - IB_PREFIX, *done, &frames);
+    ib_count(state, BMI_COUNT_FRAMES_SENT, frames);
     return 0;
 }
 
@@ -330,7 +220,7 @@ void ib_flush(struct bmi_link *base)
     ib_lock(&link->send_lock);
     if (may_send_locked(link))
         ib_moves_post_locked(link);
-    while (status == 0 && link->queue && may_send_locked(link)) {
+    while (status == 0 && link->queue.first && may_send_locked(link)) {
         status = message_send_locked(link, &done_end);
         any |= status == 0;
     }
@@ -340,7 +230,7 @@ void ib_flush(struct bmi_link *base)
         ib_link_block_locked(link);
     else if (status < 0)
         link->failure = status;
-    bool kick = link->failure || (link->closing != IB_OPEN && !link->queue);
+    bool kick = link->failure || (link->closing != IB_OPEN && !link->queue.first);
     ib_unlock(&link->send_lock);
 
     if (done)
@@ -360,7 +250,7 @@ bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
     memcpy(memory + IB_PREFIX, header, BMI_FRAME_SHORT);
     memcpy(memory + IB_PREFIX + BMI_FRAME_SHORT, body, bytes);
     ib_lock(&link->send_lock);
-    bool sent = may_send_locked(link) && link->closing == IB_OPEN && !link->queue &&
+    bool sent = may_send_locked(link) && link->closing == IB_OPEN && !link->queue.first &&
                 size <= state->fabric->inject_max && message_post(link, NULL, memory, size) == 0;
     if (sent)
         ib_ring_locked(link);

@@ -170,7 +170,7 @@ static void link_step(struct stream_link *link)
     enum stream_phase phase = link->phase;
     enum stream_closing closing = link->closing;
     int failure = link->failure, end_status = link->end_status;
-    bool ending = link->ending, go_on = link->go_on, idle = !link->queue && !link->writing;
+    bool ending = link->ending, go_on = link->go_on, idle = !link->queue.first && !link->writing;
     link->go_on = false;
     stream_unlock(&link->send_lock);
 
@@ -262,8 +262,7 @@ static void link_release_socket(struct stream_link *link)
 static void link_give_back_frames(struct stream_link *link, int status)
 {
     stream_lock(&link->send_lock);
-    struct bmi_frame *frames = stream_send_strip_locked(link, link->queue);
-    link->queue = NULL;
+    struct bmi_frame *frames = bmi_frame_queue_take(&link->queue);
     if (link->closing == STREAM_CLOSE_NOW)
         status = -ECANCELED;
     else if (status == 0)

@@ -12,7 +12,6 @@
  * a report that came while a thread was writing.
  */
 #include <linux/futex.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,54 +22,18 @@ struct writing {
     struct iovec iov[STREAM_IOVECS];
     size_t count, wanted;
     ssize_t moved; /* or an errno */
-    int64_t frames;
-};
-
-/* The rest of a half-sent frame that the core took back. It is the method's own frame, and
- * always the first of the queue. */
-struct stream_remainder {
-    struct bmi_frame frame;
-    void *buffer;
-    bmi_size_t size;
-    uint8_t bytes[];
 };
 
 void stream_send(struct bmi_link *base, struct bmi_frame *frames)
 {
     struct stream_link *link = stream_link_of(base);
-    struct bmi_frame *last = frames;
-    while (last->next)
-        last = last->next;
 
     stream_lock(&link->send_lock);
-    if (link->queue)
-        link->queue_last->next = frames;
-    else
-        link->queue = frames;
-    link->queue_last = last;
+    bmi_frame_queue_append(&link->queue, frames);
     stream_unlock(&link->send_lock);
 }
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
-
-/* Finds a frame: its place in the queue, and whether it is being written. Returns false if it
- * was written. */
-static bool queue_find_locked(struct stream_link *link, const struct bmi_frame *frame,
-                              struct bmi_frame ***place, struct bmi_frame **before,
-                              bool *being_written)
-{
-    stream_assert_locked(&link->send_lock);
-    *being_written = link->write_last != NULL;
-    *before = NULL;
-    for (*place = &link->queue; **place; *place = &(**place)->next) {
-        if (**place == frame)
-            return true;
-        if (**place == link->write_last)
-            *being_written = false;
-        *before = **place;
-    }
-    return false;
-}
 
 /* Waits for the write under way to end. A futex, since a condition variable in each link would take
  * a tenth of its memory; send_lock orders everything. */
@@ -96,68 +59,17 @@ static void write_end_locked(struct stream_link *link)
     syscall(SYS_futex, &link->write_ended, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* Puts `instead` (may be NULL) into the place of `frame`. */
-static void queue_replace_locked(struct stream_link *link, struct bmi_frame **place,
-                                 struct bmi_frame *before, struct bmi_frame *instead)
-{
-    struct bmi_frame *frame = *place;
-
-    stream_assert_locked(&link->send_lock);
-    *place = instead ? instead : frame->next;
-    if (instead)
-        instead->next = frame->next;
-    if (link->queue_last == frame)
-        link->queue_last = instead ? instead : before;
-    frame->next = NULL;
-}
-
-/* Copies the rest of a partly sent frame. Returns NULL without memory. */
-static struct bmi_frame *remainder_make(struct stream_link *link, struct bmi_frame *frame)
-{
-    struct stream_remainder *remainder = malloc(sizeof(*remainder) + (size_t)frame->body.left);
-    if (!remainder)
-        return NULL;
-    remainder->frame = *frame;
-    remainder->buffer = remainder->bytes;
-    remainder->size = frame->body.left;
-    remainder->frame.body = (struct bmi_segments){.buffers = &remainder->buffer,
-                                                  .sizes = &remainder->size,
-                                                  .count = 1,
-                                                  .left = frame->body.left};
-    bmi_segments_gather(&frame->body, remainder->bytes, (size_t)frame->body.left);
-    link->remainder = remainder;
-    return &remainder->frame;
-}
-
-/* Prepares a chain that leaves the queue: removes the remainder, which the core does not know. */
-struct bmi_frame *stream_send_strip_locked(struct stream_link *link, struct bmi_frame *chain)
-{
-    stream_assert_locked(&link->send_lock);
-    if (!link->remainder || chain != &link->remainder->frame)
-        return chain;
-    chain = chain->next;
-    free(link->remainder);
-    link->remainder = NULL;
-    return chain;
-}
-
 bool stream_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct stream_link *link = stream_link_of(base);
-    struct bmi_frame **place, *before;
-    bool found, being_written;
+    bool being_written;
 
     stream_lock(&link->send_lock);
-    while ((found = queue_find_locked(link, frame, &place, &before, &being_written)) &&
+    while (bmi_frame_queue_has(&link->queue, frame, link->write_last, &being_written) &&
            being_written)
         write_wait_locked(link);
-    if (found && frame->header_sent > 0)
-        replacement = remainder_make(link, frame);
-    if (found && frame->header_sent > 0 && !replacement)
-        found = false;
-    if (found)
-        queue_replace_locked(link, place, before, replacement);
-    bool last = found && !link->queue && link->closing != STREAM_OPEN;
+    bool found = bmi_frame_queue_withdraw(&link->queue, frame, replacement);
+    bool last = found && !link->queue.first && link->closing != STREAM_OPEN;
     stream_unlock(&link->send_lock);
 
     if (last)
@@ -167,17 +79,12 @@ bool stream_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static size_t frame_left(const struct bmi_frame *frame)
-{
-    return bmi_frame_header_left(frame) + (size_t)frame->body.left;
-}
-
 /* Gathers from the front of the queue. */
 static void writing_gather_locked(struct stream_link *link, struct writing *writing)
 {
     stream_assert_locked(&link->send_lock);
     writing->count = writing->wanted = 0;
-    for (struct bmi_frame *at = link->queue; at; at = at->next) {
+    for (struct bmi_frame *at = link->queue.first; at; at = at->next) {
         if (writing->count + 1 >= STREAM_IOVECS || writing->wanted >= STREAM_WRITE_BYTES)
             break;
         link->write_last = at;
@@ -199,42 +106,16 @@ static void writing_gather_locked(struct stream_link *link, struct writing *writ
     }
 }
 
-/* Removes the written bytes from the queue. Returns the frames that are complete, a chain. */
-static struct bmi_frame *writing_consume_locked(struct stream_link *link, struct writing *writing)
-{
-    size_t bytes = writing->moved > 0 ? (size_t)writing->moved : 0;
-    struct bmi_frame *done = link->queue, *last = NULL, *at = link->queue;
-
-    stream_assert_locked(&link->send_lock);
-    writing->frames = 0;
-    for (; at && bytes >= frame_left(at); at = at->next) {
-        bytes -= frame_left(at);
-        at->header_sent = bmi_frame_header_size(at->header[0]);
-        at->status = 0;
-        last = at;
-        writing->frames++;
-    }
-    link->queue = at;
-    if (at && bytes > 0) {
-        size_t header = bmi_frame_header_left(at);
-        if (header > bytes)
-            header = bytes;
-        at->header_sent += (uint32_t)header;
-        bmi_segments_advance(&at->body, bytes - header);
-    }
-    if (!last)
-        return NULL;
-    last->next = NULL;
-    return stream_send_strip_locked(link, done);
-}
-
 /* Writes the gathered bytes, removes them from the queue, gives complete frames back. */
 static void writing_do(struct stream_link *link, struct writing *writing)
 {
+    struct bmi_frame *done = NULL;
+    int64_t frames = 0;
     writing->moved = stream_write(link, writing->iov, writing->count);
 
     stream_lock(&link->send_lock);
-    struct bmi_frame *done = writing_consume_locked(link, writing);
+    if (writing->moved > 0)
+        bmi_frame_queue_sent(&link->queue, (size_t)writing->moved, &done, &frames);
     write_end_locked(link);
     stream_unlock(&link->send_lock);
 
@@ -242,7 +123,7 @@ static void writing_do(struct stream_link *link, struct writing *writing)
         return;
     stream_count(link, BMI_COUNT_WRITES, 1);
     stream_count(link, BMI_COUNT_BYTES_SENT, writing->moved);
-    stream_count(link, BMI_COUNT_FRAMES_SENT, writing->frames);
+    stream_count(link, BMI_COUNT_FRAMES_SENT, frames);
     if (done)
         bmi_method_frames_sent(&link->base, done);
 }
@@ -250,7 +131,7 @@ static void writing_do(struct stream_link *link, struct writing *writing)
 static bool may_write_locked(struct stream_link *link)
 {
     stream_assert_locked(&link->send_lock);
-    return link->phase == STREAM_UP && link->queue && !link->blocked && !link->failure &&
+    return link->phase == STREAM_UP && link->queue.first && !link->blocked && !link->failure &&
            !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
 }
 
@@ -271,7 +152,7 @@ static bool writing_goes_on_locked(struct stream_link *link, const struct writin
         }
     } else if (writing->moved > 0) {
         *budget -= writing->moved;
-        link->go_on = *budget <= 0 && link->queue;
+        link->go_on = *budget <= 0 && link->queue.first;
     }
     return !link->go_on && may_write_locked(link);
 }

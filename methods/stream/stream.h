@@ -75,7 +75,6 @@ enum stream_phase {
 enum stream_closing { STREAM_OPEN, STREAM_CLOSE_LINGERING, STREAM_CLOSE_NOW };
 
 struct stream_link;
-struct stream_remainder;
 
 /* What a method supplies. The poller calls each function with no lock held, except where said. */
 struct stream_socket {
@@ -117,13 +116,11 @@ struct stream_link {
     /* send_lock */
     struct bmi_lock send_lock;
     int failure; /* send_lock: 0, or the error of a write */
-    struct bmi_frame *queue;
-    struct bmi_frame *queue_last;
-    struct bmi_frame *write_last;       /* the last one that is being written; NULL: none is */
-    struct stream_remainder *remainder; /* the queue's first frame, if it is a remainder */
-    atomic_uint write_ended;            /* a futex, counted up if `withdrawing` */
-    uint32_t withdrawing;               /* threads that wait for it */
-    enum stream_closing closing;        /* the core's request */
+    struct bmi_frame_queue queue;
+    struct bmi_frame *write_last; /* the last one that is being written; NULL: none is */
+    atomic_uint write_ended;      /* a futex, counted up if `withdrawing` */
+    uint32_t withdrawing;         /* threads that wait for it */
+    enum stream_closing closing;  /* the core's request */
     atomic_bool closed; /* the core has requested it; the poller also reads it without the lock */
     bool writing;       /* one thread writes */
     bool blocked;       /* the socket was full, and the engine reported no room since */
@@ -280,9 +277,6 @@ void stream_link_dial_free(struct stream_link *link);
 void stream_link_kick(struct stream_link *link);
 
 /* send.c */
-/* Removes the remainder, which is not the core's, from the front of a chain that returns to the
- * core. */
-struct bmi_frame *stream_send_strip_locked(struct stream_link *link, struct bmi_frame *chain);
 /* The socket has room again. Poller, no lock. */
 void stream_send_room(struct stream_link *link);
 
