@@ -162,12 +162,12 @@ static void timers_run(void)
     wake_followers();
 }
 
-/* Methods look once more as they arm. Returns whether the poller may block. */
+/* Methods look once more as they arm, and may defer work. Returns whether the poller may block. */
 static bool arm(void)
 {
     bool armed = bmi__methods_arm();
     wake_followers();
-    return armed;
+    return armed && bmi__work_none();
 }
 
 /* Only the poller writes the number: no need for an atomic addition. */
@@ -260,7 +260,7 @@ static void descriptor_arm(void)
     if (bmi__wakeup_fd_used())
         bmi__wakeup_timer(bmi__timers_next());
     bool earlier = bmi__wakeup_watching() && bmi__timers_next() < progress.watch_until_ns;
-    if (!arm() || !bmi__work_none() || earlier)
+    if (!arm() || earlier)
         bmi__wakeup_force();
 }
 
