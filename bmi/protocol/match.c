@@ -33,8 +33,8 @@ static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, u
 
 /* ---- large messages ------------------------------------------------------------------------- */
 
-/* A message found its receive in time, or too late. Networks that put or get copy eager messages:
- * there large messages always ask. */
+/* A message found its receive in time, or too late. Networks that put or get copy eager messages,
+ * which costs what the question saves: there large messages always ask. */
 static void large_learn(struct peer *peer, bmi_size_t size, bool in_time)
 {
     enum { IN_TIME_ENOUGH = 4 };

@@ -109,7 +109,7 @@ static void withdraw_begun(void)
     }
 }
 
-/* Given a begun frame that was withdrawn, when the link ends, then the queue keeps nothing of it. */
+/* Given a begun frame that was withdrawn, when the link ends, then nothing of it is kept. */
 static void take_all(void)
 {
     struct bmi_frame *done = NULL;
@@ -122,7 +122,7 @@ static void take_all(void)
     CU_ASSERT_PTR_NULL(bmi_frame_queue_take(&queue));
 }
 
-/* Given a write that reaches to some frame, then the frames up to it are known from those behind. */
+/* Given a write that reaches to some frame, then the frames up to it are found to be in it. */
 static void find_before_the_end(void)
 {
     bool before;
