@@ -116,9 +116,10 @@ function(bmi_sources)
     list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
     target_sources(bmi_objects PRIVATE ${arg_UNPARSED_ARGUMENTS})
     bmi__resolve(libraries ${arg_LIBRARIES})
-    foreach(target bmi_objects bmi bmi_internal bmi_static)
+    foreach(target bmi_objects bmi bmi_static)
         target_link_libraries(${target} PRIVATE ${libraries})
     endforeach()
+    target_link_libraries(bmi_internal PUBLIC ${libraries}) # our headers include some of theirs
     set_property(GLOBAL APPEND PROPERTY bmi_libraries ${arg_LIBRARIES})
 endfunction()
 

@@ -87,7 +87,7 @@ endfunction()
 function(bmi_test_objects name)
     add_library("${name}" OBJECT EXCLUDE_FROM_ALL ${ARGN})
     target_include_directories("${name}" PRIVATE "${PROJECT_SOURCE_DIR}")
-    target_link_libraries("${name}" PRIVATE bmi_flags bmi_cunit)
+    target_link_libraries("${name}" PRIVATE bmi_flags bmi_cunit bmi_internal)
 endfunction()
 
 # The words of a command, with the emulator before a program of this build.

@@ -45,6 +45,7 @@ static struct context *context_make(uint32_t slot)
     context->slot = slot;
     atomic_init(&context->event_fd, -1);
     context->poll_fd = -1;
+    __cds_wfcq_init(&context->incoming, &context->incoming_tail);
     atomic_store(&contexts[slot], context);
     return context;
 }
@@ -226,8 +227,7 @@ static void signal_locked(struct context *context)
 static void unsignal_locked(struct context *context)
 {
     eventfd_t value;
-    if (!context->signalled || atomic_load(&context->incoming) != NULL ||
-        context->ready.first != NULL || message_to_tell(context))
+    if (!context->signalled || bmi__context_has(context) || message_to_tell(context))
         return;
     context->signalled = false;
     eventfd_read(atomic_load(&context->event_fd), &value);
@@ -262,10 +262,9 @@ void bmi__context_complete(struct op *op)
 {
     struct context *context = op->context;
     bmi_op_id_t id = bmi__op_id(op);
-    struct op *first = atomic_load_explicit(&context->incoming, memory_order_relaxed);
-    do {
-        op->next = first;
-    } while (!bmi_replace(&context->incoming, &first, op));
+    op->completed.next = NULL; /* cds_wfcq_node_init, without a call */
+    atomic_store_explicit(&op->ready, false, memory_order_release); /* for ThreadSanitizer */
+    cds_wfcq_enqueue(&context->incoming, &context->incoming_tail, &op->completed);
     /* From here on, the thread that takes `op` owns it. */
     if (atomic_load(&context->event_fd) >= 0) {
         bmi_lock_take(&context->lock);
@@ -281,56 +280,59 @@ void bmi__context_immediate(struct context *context)
     bmi_add(&context->immediate, 1);
 }
 
+/* Sequentially consistent, as waiters.c needs it; cds_wfcq_empty promises no order. The thread that
+ * appended an operation may still have to link it. */
+static bool incoming_any(struct context *context)
+{
+    return __atomic_load_n(&context->incoming_tail.p, __ATOMIC_SEQ_CST) != &context->incoming.node;
+}
+
 bool bmi__context_has(struct context *context)
 {
-    return atomic_load(&context->incoming) != NULL ||
+    return incoming_any(context) ||
            atomic_load_explicit(&context->ready_count, memory_order_relaxed) > 0;
 }
 
-/* All that is incoming, oldest first. */
-static struct op *incoming_take_locked(struct context *context)
+/* A thread that appends links its operation one instruction after the tail shows it. If it lost its
+ * CPU there, it gets this one. The library's own wait, which sleeps 10 ms, is for threads of lower
+ * priority, to which a CPU cannot be yielded. */
+static struct cds_wfcq_node *oldest_incoming_locked(struct context *context)
 {
-    struct op *op = atomic_load_explicit(&context->incoming, memory_order_relaxed), *oldest = NULL;
-    while (!bmi_replace(&context->incoming, &op, NULL))
-        continue;
-    while (op != NULL) {
-        struct op *next = op->next;
-        op->next = oldest;
-        oldest = op;
-        op = next;
+    enum { YIELDS = 1000 };
+    for (int i = 0; i < YIELDS; i++) {
+        struct cds_wfcq_node *node =
+            __cds_wfcq_dequeue_nonblocking(&context->incoming, &context->incoming_tail);
+        if (node != CDS_WFCQ_WOULDBLOCK)
+            return node;
+        sched_yield();
     }
-    return oldest;
+    return __cds_wfcq_dequeue_blocking(&context->incoming, &context->incoming_tail);
 }
 
-/* The only one that is there, if there is but one: it is handed out without having been in a
- * list. */
-static struct op *only_take_locked(struct context *context)
+/* The queue orders the memory accesses of both threads. ThreadSanitizer, which does not see into
+ * the library, learns that from `ready`. */
+static struct op *incoming_take_locked(struct context *context)
 {
-    struct op *op = atomic_load_explicit(&context->incoming, memory_order_acquire);
-    if (op == NULL || op->next != NULL || context->ready.first != NULL)
+    struct cds_wfcq_node *node = oldest_incoming_locked(context);
+    if (node == NULL)
         return NULL;
-    if (!bmi_replace(&context->incoming, &op, NULL))
-        return NULL;
-    uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
-    atomic_store_explicit(&context->completions, reported + 1, memory_order_relaxed);
+    struct op *op = caa_container_of(node, struct op, completed);
+    (void)atomic_load_explicit(&op->ready, memory_order_acquire);
     return op;
 }
 
-/* Moves incoming to ready, oldest first. */
+/* Moves incoming to ready. */
 static void gather_locked(struct context *context)
 {
-    if (atomic_load_explicit(&context->incoming, memory_order_relaxed) == NULL)
+    if (!incoming_any(context))
         return;
     /* The sum is never 0 in between: a thread that looks without the lock finds the operation in
      * one of the two. */
     unsigned count = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
     atomic_store_explicit(&context->ready_count, count + 1, memory_order_relaxed);
-    struct op *oldest = incoming_take_locked(context);
-    for (; oldest != NULL; count++) {
-        struct op *next = oldest->next;
-        atomic_store_explicit(&oldest->ready, true, memory_order_relaxed);
-        bmi__op_append(&context->ready, oldest);
-        oldest = next;
+    for (struct op *op; (op = incoming_take_locked(context)) != NULL; count++) {
+        atomic_store_explicit(&op->ready, true, memory_order_relaxed);
+        bmi__op_append(&context->ready, op);
     }
     atomic_store_explicit(&context->ready_count, count, memory_order_relaxed);
 }
@@ -350,18 +352,27 @@ bool bmi__context_unclaimed(struct context *context)
     return op != NULL;
 }
 
-static void hand_out_locked(struct context *context, struct op *op)
-{
-    bmi__op_remove(&context->ready, op);
-    atomic_store_explicit(&op->ready, false, memory_order_relaxed);
-}
-
-static void handed_out_locked(struct context *context, int count)
+static void ready_remove_locked(struct context *context, struct op *op)
 {
     unsigned left = atomic_load_explicit(&context->ready_count, memory_order_relaxed);
-    uint64_t reported = atomic_load_explicit(&context->completions, memory_order_relaxed);
-    atomic_store_explicit(&context->ready_count, left - (unsigned)count, memory_order_relaxed);
-    atomic_store_explicit(&context->completions, reported + (uint64_t)count, memory_order_relaxed);
+    bmi__op_remove(&context->ready, op);
+    atomic_store_explicit(&op->ready, false, memory_order_relaxed);
+    atomic_store_explicit(&context->ready_count, left - 1, memory_order_relaxed);
+}
+
+static struct op *oldest_take_locked(struct context *context)
+{
+    struct op *op = context->ready.first;
+    if (op == NULL)
+        return incoming_take_locked(context);
+    ready_remove_locked(context, op);
+    return op;
+}
+
+static void reported_locked(struct context *context, int count)
+{
+    uint64_t before = atomic_load_explicit(&context->completions, memory_order_relaxed);
+    atomic_store_explicit(&context->completions, before + (uint64_t)count, memory_order_relaxed);
 }
 
 uint64_t bmi__context_depth(struct context *context)
@@ -378,17 +389,9 @@ int bmi__context_take(struct context *context, struct op **ops, int most)
     if (!bmi__context_has(context) && !context->signalled)
         return 0;
     bmi_lock_take(&context->lock);
-    struct op *only = most > 0 ? only_take_locked(context) : NULL;
-    if (only != NULL) {
-        ops[count++] = only;
-    } else {
-        gather_locked(context);
-        while (count < most && context->ready.first != NULL) {
-            ops[count] = context->ready.first;
-            hand_out_locked(context, ops[count++]);
-        }
-        handed_out_locked(context, count);
-    }
+    while (count < most && (ops[count] = oldest_take_locked(context)) != NULL)
+        count++;
+    reported_locked(context, count);
     unsignal_locked(context);
     bmi_lock_give(&context->lock);
     return count;
@@ -402,8 +405,8 @@ bool bmi__context_take_op(struct context *context, struct op *op, bmi_op_id_t id
     gather_locked(context);
     bool taken = bmi__op_id(op) == id && op->context == context && op->ready;
     if (taken) {
-        hand_out_locked(context, op);
-        handed_out_locked(context, 1);
+        ready_remove_locked(context, op);
+        reported_locked(context, 1);
     }
     unsignal_locked(context);
     bmi_lock_give(&context->lock);

@@ -2,10 +2,10 @@
  *
  * context.h - completion contexts, and the threads that wait on them.
  *
- * A context is a queue of completed operations. A thread that completes one pushes it without a
- * lock (`incoming`, a stack that is reversed when taken). A thread that tests takes all of
- * `incoming` into `ready` under the context's lock and hands out from there. Contexts are
- * type-stable memory, as operations are.
+ * A context is a queue of completed operations. A thread that completes one appends it to
+ * `incoming` without a lock. A thread that tests takes operations out of it under the context's
+ * lock, the oldest first. One that tests a certain operation moves all of `incoming` into `ready`,
+ * whose operations are the older ones. Contexts are type-stable memory, as operations are.
  */
 #ifndef BMI_CONTEXT_H
 #define BMI_CONTEXT_H
@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <urcu/wfcqueue.h>
 
 #include "bmi/lock.h"
 #include "bmi/progress/waiters.h"
@@ -24,7 +25,8 @@
 typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 
 struct context {
-    _Atomic(struct op *) incoming;
+    struct cds_wfcq_tail incoming_tail; /* appended to by any thread */
+    struct __cds_wfcq_head incoming;    /* taken out of under lock */
     struct bmi_lock lock;
     struct op_list ready;       /* lock */
     struct waiter_list waiters; /* threads that wait on it */

@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <urcu/wfcqueue.h>
 
 #include "bmi/lock.h"
 #include "bmi/method.h"
@@ -63,7 +64,11 @@ enum op_flags {
 };
 
 struct op {
-    struct op *next, *previous;           /* list of its stage; then the context's */
+    union {
+        struct op *next;                /* list of its stage; then the context's `ready` */
+        struct cds_wfcq_node completed; /* the context's `incoming` */
+    };
+    struct op *previous;
     struct op *peer_next, *peer_previous; /* all of the peer's */
     _Atomic(struct peer *) peer;          /* NULL once completed */
     _Atomic(struct context *) context;    /* read without a lock if only the id is known */
