@@ -48,6 +48,7 @@ endfunction()
 
 bmi_required(CRYPTO libcrypto>=3.0)
 bmi_required(HWLOC hwloc)
+bmi_package(SSL libssl>=3.0 HELP "the tls method, on OpenSSL")
 bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
 bmi_package(LMDB lmdb HELP "key/values of trove-stub's dir backend, in LMDB")
 bmi_package(URING liburing HELP "asynchronous file I/O, by io_uring")

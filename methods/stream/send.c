@@ -231,9 +231,11 @@ static struct bmi_frame *writing_consume_locked(struct stream_link *link, struct
 /* Writes the gathered bytes, removes them from the queue, gives complete frames back. */
 static void writing_do(struct stream_link *link, struct writing *writing)
 {
-    writing->moved = stream_write(link, writing->iov, writing->count);
+    const struct stream_bytes *bytes = stream_bytes_of(link);
+    writing->moved = bytes->write(link, writing->iov, writing->count);
 
     stream_lock(&link->send_lock);
+    link->unsent = bytes->unsent && bytes->unsent(link);
     struct bmi_frame *done = writing_consume_locked(link, writing);
     write_end_locked(link);
     stream_unlock(&link->send_lock);
@@ -250,15 +252,16 @@ static void writing_do(struct stream_link *link, struct writing *writing)
 static bool may_write_locked(struct stream_link *link)
 {
     stream_assert_locked(&link->send_lock);
-    return link->phase == STREAM_UP && link->queue && !link->blocked && !link->failure &&
-           !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
+    return link->phase == STREAM_UP && (link->queue || link->unsent) && !link->blocked &&
+           !link->failure && !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
 }
 
 /* Records the result of a write. Returns whether the writer goes on with the queue. */
 static bool writing_goes_on_locked(struct stream_link *link, const struct writing *writing,
                                    int64_t *budget)
 {
-    bool full = writing->moved == -EAGAIN || (size_t)writing->moved < writing->wanted;
+    bool full =
+        writing->moved == -EAGAIN || (size_t)writing->moved < writing->wanted || link->unsent;
 
     stream_assert_locked(&link->send_lock);
     if (writing->moved < 0 && writing->moved != -EAGAIN) {
