@@ -228,6 +228,20 @@ static int handshake_done(struct tls_link *tls)
     return 0;
 }
 
+/* OpenSSL sends no alert for what is no TLS record. A plain client learns by this one what it has
+ * connected to. */
+static void alert_add_locked(struct tls_link *tls)
+{
+    static const uint8_t protocol_version[] = {SSL3_RT_ALERT,          3, 3, 0, 2, SSL3_AL_FATAL,
+                                               SSL_AD_PROTOCOL_VERSION};
+    size_t room = sizeof(protocol_version);
+    if (tls->role == TLS_CLIENT || atomic_load(&tls->any_out) || !out_reserve_locked(tls, room))
+        return;
+    memcpy(tls->out.bytes + tls->out.have, protocol_version, room);
+    tls->out.have += room;
+    atomic_store(&tls->any_out, true);
+}
+
 static int handshake_go_on_locked(struct tls_link *tls)
 {
     if (SSL_is_init_finished(tls->ssl))
@@ -237,7 +251,12 @@ static int handshake_go_on_locked(struct tls_link *tls)
     int result = SSL_do_handshake(tls->ssl);
     if (result == 1)
         return handshake_done(tls);
-    return SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ ? -EAGAIN : tls_cause_locked(tls);
+    if (SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ)
+        return -EAGAIN;
+    int error = tls_cause_locked(tls);
+    if (error == -EPROTO)
+        alert_add_locked(tls);
+    return error;
 }
 
 static int tls_handshake(struct stream_link *link)

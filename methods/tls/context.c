@@ -94,6 +94,7 @@ static int no_password(char *to, int size, int writing, void *argument)
 
 static bool rules_set(SSL_CTX *context, enum tls_role role)
 {
+    static const unsigned char session_context[] = {'b', 'm', 'i'};
     const char *ciphers = aes_is_fast() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
                                         : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
     SSL_CTX_set_options(context, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION |
@@ -103,11 +104,14 @@ static bool rules_set(SSL_CTX *context, enum tls_role role)
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_default_passwd_cb(context, no_password);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, tls_verify);
+    /* a server that verifies peers accepts shared keys only with a session's context */
     return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
            SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
            SSL_CTX_set_ciphersuites(context, ciphers) == 1 &&
            SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1 &&
-           (role == TLS_CLIENT || SSL_CTX_set_num_tickets(context, 0) == 1);
+           (role == TLS_CLIENT || (SSL_CTX_set_num_tickets(context, 0) == 1 &&
+                                   SSL_CTX_set_session_id_context(context, session_context,
+                                                                  sizeof(session_context)) == 1));
 }
 
 static int file_fails(const char *what, const struct tls_stamp *stamp)
