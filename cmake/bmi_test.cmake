@@ -103,6 +103,7 @@ function(bmi_test_keys)
         COMMAND ${keys} authority "${BMI_TEST_KEYS}"
         COMMAND ${keys} host "${BMI_TEST_KEYS}" localhost 127.0.0.1 127.0.0.2 ::1
                 "${here}" null no-such-host.invalid
+        COMMAND ${keys} psk "${BMI_TEST_KEYS}/psk" cluster
         VERBATIM COMMENT "Making keys for the tests of tls")
     add_custom_target(bmi_test_keys ALL DEPENDS "${BMI_TEST_KEYS}/localhost.pem")
 endfunction()

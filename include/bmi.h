@@ -214,8 +214,8 @@ struct bmi_setting {
     char value[256];  /* out, NUL-terminated */
 };
 
-/* BMI_PEER_IDENTITY: of a tls peer the name in its certificate that was accepted, or the identity of
- * the shared key that it knows. A name belongs to the present connection. */
+/* BMI_PEER_IDENTITY: of a tls peer the name in its certificate that was accepted, or the identity
+ * of the shared key that it knows. A name belongs to the present connection. */
 struct bmi_peer_identity {
     char name[256]; /* out, NUL-terminated, printable ASCII */
 };

@@ -3,8 +3,9 @@
  * bmi-keys.c - credentials for the tls method: an authority, certificates that it signs, a list of
  * those it has revoked, and files of shared keys. See bmi-keys.1.
  *
- * Keys are on the curve P-256. Files with secrets have the mode 0600, and no file is overwritten but
- * the list of revocations. The list is made anew from the serial numbers in a text file beside it.
+ * Keys are on the curve P-256. Files with secrets have the mode 0600, and no file is overwritten
+ * but the list of revocations. The list is made anew from the serial numbers in a text file beside
+ * it.
  */
 #include <arpa/inet.h>
 #include <errno.h>

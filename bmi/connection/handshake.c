@@ -250,8 +250,8 @@ static bool dialled_as(struct peer *peer, const uint8_t name[16], const struct b
     return fits;
 }
 
-/* Finds the peer whose link we dialled, by the link's name, as a question over a link of this method
- * has it. NULL: none has that name. */
+/* Finds the peer whose link we dialled, by the link's name, which a link of this method brought.
+ * NULL: none has that name. */
 static struct peer *dialled_find(const uint8_t name[16], const struct bmi_method *method)
 {
     enum {

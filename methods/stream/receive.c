@@ -333,8 +333,8 @@ static bool brought_header_only(const struct stream_link *link, int64_t moved)
     return link->body_left == 0 && moved > 0 && moved <= BMI_FRAME_HEADER;
 }
 
-/* A layer may have made bytes to send, as an answer to some of its own, and may have bytes left that
- * the socket does not report. */
+/* A layer may have made bytes to send, as an answer to some of its own, and may have bytes left
+ * that the socket does not report. */
 static void layer_follow(struct stream_link *link, int result)
 {
     const struct stream_bytes *bytes = stream_bytes_of(link);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * secure.c - the handshake of a link's layer (struct stream_bytes), between the connected socket and
- * the first frame.
+ * secure.c - the handshake of a link's layer (struct stream_bytes), between the connected socket
+ * and the first frame.
  *
  * A handshake's steps compute signatures, so they run as tasks on the blocking pool, a few at a
  * time (`steps_most`), while the poller serves the links that are up. Between two steps the
@@ -80,8 +80,8 @@ static enum bmi_task_status step_cancelled(struct bmi_task *task, void *argument
     return step_finish(argument, -ECANCELED);
 }
 
-/* The task is prepared for each step, since it ends each time as if its memory were freed: the poller
- * may have freed it before the function returns. */
+/* The task is prepared for each step, since it ends each time as if its memory were freed: the
+ * poller may have freed it before the function returns. */
 static int task_submit(struct stream_handshake *handshake)
 {
     const struct bmi_task_attributes attributes = {.function = step_run,

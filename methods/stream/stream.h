@@ -78,14 +78,14 @@ enum stream_closing { STREAM_OPEN, STREAM_CLOSE_LINGERING, STREAM_CLOSE_NOW };
 struct stream_link;
 struct stream_remainder;
 
-/* How the bytes of links move. `stream_plain` is the socket itself; a method may put a layer between
- * frames and socket. write and `unsent` are the writer's (see above); the poller calls the rest,
- * with no lock held except where said. A layer has a lock of its own where writing and reading
- * touch the same data; it is innermost. */
+/* How the bytes of links move. `stream_plain` is the socket itself; a method may put a layer
+ * between frames and socket. write and `unsent` are the writer's (see above); the poller calls the
+ * rest, with no lock held except where said. A layer has a lock of its own where writing and
+ * reading touch the same data; it is innermost. */
 struct stream_bytes {
     /* 1. Both return bytes moved, or -EAGAIN, or another negated errno. A write with a count of 0
-     * moves on what is unsent. A read returns 0 at the stream's end, and less than asked for only if
-     * the socket is empty. The receive lock is held. */
+     * sends unsent bytes. A read returns 0 at the stream's end, and less than asked for only if the
+     * socket is empty. The receive lock is held over it. */
     ssize_t (*write)(struct stream_link *link, struct iovec *iov, size_t count);
     ssize_t (*read)(struct stream_link *link, struct iovec *iov, size_t count);
 
@@ -95,8 +95,8 @@ struct stream_bytes {
      * link was dialled. Returns 0 or an errno: then there is none. */
     int (*start)(struct stream_link *link);
     /* 3. A step of the handshake, on any thread; nothing else uses the layer meanwhile. Returns 0:
-     * it is complete; -EAGAIN: it waits for bytes; -ENOBUFS: it waits for room; or the errno that it
-     * failed with, which the layer has logged. */
+     * it is complete; -EAGAIN: it waits for bytes; -ENOBUFS: it waits for room; or the errno of a
+     * failure, which the layer has logged. */
     int (*handshake)(struct stream_link *link);
     /* 4. Whether bytes that write or read accepted or made wait for room in the socket. Any thread.
      */

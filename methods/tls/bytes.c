@@ -228,8 +228,8 @@ static int handshake_done(struct tls_link *tls)
     return 0;
 }
 
-/* OpenSSL sends no alert for what is no TLS record. A plain client learns by this one what it has
- * connected to. */
+/* OpenSSL sends no alert in answer to bytes that are no TLS record. By this one a plain client
+ * recognises a TLS server. */
 static void alert_add_locked(struct tls_link *tls)
 {
     static const uint8_t protocol_version[] = {SSL3_RT_ALERT,          3, 3, 0, 2, SSL3_AL_FATAL,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cause.c - why a connection failed: EACCES for a refused identity, EPROTO for what is no TLS as we
- * speak it, the socket's error; and the line in the log.
+ * cause.c - why a connection failed: EACCES for a refused identity, EPROTO for bytes that are no
+ * TLS 1.3, the socket's error; and the line in the log.
  */
 #include <openssl/err.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { ALERTS = 1000 }; /* the reason of an error is above that for an alert of the peer */
 
-/* Alerts that do not come from what is wrong with an identity. */
+/* Alerts for other reasons than an identity. */
 static bool alert_is_protocol(int alert, bool with_key)
 {
     switch (alert) {

@@ -2,10 +2,10 @@
  *
  * context.c - one SSL_CTX for each role, with this process's credentials.
  *
- * Each handshake asks for its context. If a file or the name of one has changed since, a new context
- * is made; connections that stand keep the old one. If that fails (a file is half written), the old
- * context stays in use, and the failure is logged once for each change. `lock` is held while files
- * are read; the threads that wait for it are those of other handshakes.
+ * Each handshake asks for its context. If a file or the name of one has changed since, a new
+ * context is made; connections that stand keep the old one. If that fails (a file is half
+ * written), the old context stays in use, and the failure is logged once for each change. `lock` is
+ * held while files are read; the threads that wait for it are those of other handshakes.
  */
 #include <openssl/err.h>
 #include <stdlib.h>

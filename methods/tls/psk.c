@@ -3,10 +3,10 @@
  * psk.c - external pre-shared keys (RFC 8446, 4.2.11; RFC 9257), in place of certificates.
  *
  * A key is not used as it stands in the file. The client appends the name of its process, 16 random
- * bytes, to the identity that it sends, and both sides derive the key of the connection from all of
- * that. So each process has keys of its own in the role of a client; a server refuses the name of its
- * own process. Without this, an attacker could send a client's messages back to the same process, and
- * make it talk to itself ("Selfie", RFC 9257, 5.1).
+ * bytes, to the identity that it sends, and both sides derive the key of the connection from all
+ * that. So each process has keys of its own in the role of a client, and a server refuses those of
+ * its own process. Without this, an attacker could send a client's messages back to the same
+ * process, and make it talk to itself ("Selfie", RFC 9257, 5.1).
  *
  * The keys hang on the context that they were read for, and are freed with it.
  */

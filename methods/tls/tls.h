@@ -83,8 +83,8 @@ static inline struct tls_link *tls_link_of(const struct stream_link *link)
 /* bytes.c */
 extern const struct stream_bytes tls_bytes;
 
-/* cause.c: why a connection failed, as an errno; logs it with the peer. The SSL's errors are in this
- * thread's queue. The link's lock. */
+/* cause.c: why a connection failed, as an errno; logs it with the peer. The SSL's errors are in
+ * this thread's queue. The link's lock. */
 int tls_cause_locked(struct tls_link *tls);
 
 /* context.c: contexts with the credentials, read again when their files have changed. */
@@ -100,7 +100,7 @@ int tls_verify(int ok, X509_STORE_CTX *store);
 /* The peer's name: from its certificate, or of the key that was used; a copy for the caller. NULL:
  * no memory. The handshake is complete. */
 char *tls_identity_make(struct tls_link *tls);
-/* What is wrong with a certificate, in words. */
+/* The fault of a certificate, in words. */
 const char *tls_fault_name(long error);
 
 /* psk.c: keys that both sides know. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tls_fault.c - which peers the tls method refuses, with the error of both sides; and what a process
- * between two peers can see and do. Each case has a server and a client process with credentials of
+ * tls_fault.c - which peers the tls method refuses, with the error of both sides; and the power of
+ * a process between two peers. Each case has a server and a client process with credentials of
  * their own, made by bmi-keys in a folder of the test.
  *
  * usage: tls_fault BMI-KEYS
@@ -224,7 +224,7 @@ static void until_logged(int side, const char *text)
           shared->logs[side]);
 }
 
-/* ---- who is refused ------------------------------------------------------------------------- */
+/* ---- refused peers -------------------------------------------------------------------------- */
 
 static const struct refused {
     const char *name, *server, *client;
