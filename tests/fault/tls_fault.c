@@ -80,6 +80,7 @@ static void keys_make(void)
         tool);
     run("cd %s && exec >log && %s --days -1 host a expired 127.0.0.1", folder, tool);
     run("cd %s && exec >log && %s client a client && %s client a gone", folder, tool, tool);
+    run("cd %s && exec >log && %s client a leaver", folder, tool);
     run("cd %s && exec >log && %s host b stranger 127.0.0.1 && %s revoke a gone", folder, tool,
         tool);
     run("cd %s && exec >log && %s psk one cluster && %s psk two cluster && %s psk three elsewhere",
@@ -422,6 +423,50 @@ static int through_proxy(const char *name, long flip, int messages)
     return carried;
 }
 
+/* ---- in time -------------------------------------------------------------------------------- */
+
+/* Given: a server, to which a client has connected. Then the list of revoked certificates is
+ * replaced: the client is refused by the same process, another one is not. */
+static void withdrawn_check(void)
+{
+    case_begin("an identity that is withdrawn while the server runs");
+    pid_t server = server_start("tls", "good", NULL);
+    client_run(shared->url, "leaver", NULL, 1);
+    CHECK(shared->status == 0, "%s", bmi_status_string(shared->status));
+    run("cd %s && exec >log && %s revoke a leaver", folder, tool);
+    client_run(shared->url, "leaver", NULL, 1);
+    CHECK(shared->status == -BMI_EACCES, "%s", bmi_status_string(shared->status));
+    until_logged(0, "is revoked");
+    client_run(shared->url, "client", NULL, 1);
+    CHECK(shared->status == 0, "%s", bmi_status_string(shared->status));
+    case_end(server);
+}
+
+/* More connections that send nothing than may be in their handshake at a time. */
+static void silent_check(void)
+{
+    enum { SILENT = 40 };
+    int silent[SILENT];
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    case_begin("connections that begin no handshake");
+    setenv("BMI_HANDSHAKES_MAX", "8", 1);
+    setenv("BMI_HANDSHAKE_TIMEOUT_MS", "500", 1);
+    pid_t server = server_start("tls", "good", NULL);
+    unsetenv("BMI_HANDSHAKES_MAX");
+    unsetenv("BMI_HANDSHAKE_TIMEOUT_MS");
+    to.sin_port = htons((uint16_t)atoi(strrchr(shared->url, ':') + 1));
+    for (int i = 0; i < SILENT; i++) {
+        silent[i] = socket(AF_INET, SOCK_STREAM, 0);
+        must(connect(silent[i], (struct sockaddr *)&to, sizeof to), "connect");
+    }
+    client_run(shared->url, "client", NULL, 1);
+    CHECK(shared->status == 0, "%s", bmi_status_string(shared->status));
+    until_logged(0, "does not complete its handshake");
+    for (int i = 0; i < SILENT; i++)
+        close(silent[i]);
+    case_end(server);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 2, "usage: tls_fault BMI-KEYS");
@@ -435,6 +480,8 @@ int main(int argc, char **argv)
         refused_check(&refused[i]);
     reflected_check();
     openssl_check();
+    withdrawn_check();
+    silent_check();
     int all = through_proxy("a capture shows nothing", -1, MARKS);
     CHECK(shared->status == 0, "%s", bmi_status_string(shared->status));
     through_proxy("a byte of the handshake is flipped", 100, MARKS);
