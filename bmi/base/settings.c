@@ -209,7 +209,8 @@ const char *bmi_method_setting_text(const char *name)
     return value != 0 ? (const char *)(intptr_t)value : "";
 }
 
-enum { TEXT_MOST = 255 }; /* as struct bmi_setting has room for */
+enum { TEXT_MOST = 255 };               /* as struct bmi_setting has room for */
+static const char no_text[] = "(none)"; /* how an empty one is shown: a word in each column */
 
 static struct kept_text {
     struct kept_text *next;
@@ -221,9 +222,9 @@ static int parse_text(const char *text, int64_t *value)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     size_t size = strlen(text) + 1;
     *value = 0;
-    if (size == 1)
+    if (size == 1 || strcmp(text, no_text) == 0)
         return 0;
-    if (size > TEXT_MOST + 1)
+    if (size > TEXT_MOST + 1 || strcmp(text, "?") == 0) /* so that "?" asks for the valid values */
         return -EINVAL;
     pthread_mutex_lock(&lock);
     struct kept_text *kept = kept_texts;
@@ -357,8 +358,8 @@ static int parse_logged(int index, const char *text, int64_t *value)
     int status = parse(index, text, value);
     if (status < 0 && table[index].kind == TEXT)
         bmi__log(BMI_LOG_ERROR,
-                 "setting %s: the text is longer than %d bytes, or there is no memory",
-                 table[index].name, TEXT_MOST);
+                 "setting %s: bad value \"%.64s\"; valid: a text of at most %d bytes",
+                 table[index].name, text, TEXT_MOST);
     else if (status < 0)
         bmi__log(BMI_LOG_ERROR, "setting %s: bad value \"%s\"; valid: %s%lld to %lld",
                  table[index].name, text,
@@ -526,7 +527,7 @@ static void show(int index, char *text, size_t size)
     else if (table[index].kind == SWITCH)
         snprintf(text, size, "%s", value ? "on" : "off");
     else if (table[index].kind == TEXT)
-        snprintf(text, size, "%s", value != 0 ? (const char *)(intptr_t)value : "");
+        snprintf(text, size, "%s", value != 0 ? (const char *)(intptr_t)value : no_text);
     else
         snprintf(text, size, "%lld", value);
 }
@@ -545,10 +546,13 @@ int bmi_setting_next(int index, const char **name, const char **value, const cha
     static _Thread_local char text[64];
     if (index < 0 || index >= table_count())
         return -BMI_ENOENT;
-    int64_t kept = bmi__setting((enum setting)index);
     show(index, text, sizeof text);
     *name = table[index].name;
-    *value = table[index].kind == TEXT && kept != 0 ? (const char *)(intptr_t)kept : text;
+    *value = text;
+    if (table[index].kind == TEXT) {
+        int64_t kept = bmi__setting((enum setting)index);
+        *value = kept != 0 ? (const char *)(intptr_t)kept : no_text;
+    }
     *help = table[index].help;
     return 0;
 }

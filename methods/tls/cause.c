@@ -76,8 +76,6 @@ int tls_cause_locked(struct tls_link *tls)
             return error; /* an end as any other connection's */
         snprintf(text, sizeof(text), "it closed the connection within the handshake%s",
                  tls->read_any ? "" : "; is it a TLS server?");
-        if (!tls->read_any && tls->role == TLS_CLIENT)
-            error = -EPROTO;
     } else {
         int reason = ERR_GET_REASON(ERR_peek_error());
         error = reason >= ALERTS ? alert_cause(tls, reason - ALERTS, text, sizeof(text))
