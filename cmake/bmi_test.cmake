@@ -90,6 +90,24 @@ function(bmi_test_objects name)
     target_link_libraries("${name}" PRIVATE bmi_flags bmi_cunit bmi_internal)
 endfunction()
 
+# bmi_test_keys(): makes credentials of the tls method for this host, once. BMI_TEST_KEYS is their
+# folder, BMI_TLS_ENVIRONMENT the variables of a test that uses them.
+set(BMI_TEST_KEYS "${PROJECT_BINARY_DIR}/test-keys")
+set(BMI_TLS_ENVIRONMENT "BMI_TLS_CERTIFICATE=${BMI_TEST_KEYS}/localhost.pem"
+    "BMI_TLS_KEY=${BMI_TEST_KEYS}/localhost.key" "BMI_TLS_AUTHORITIES=${BMI_TEST_KEYS}/authority.pem")
+function(bmi_test_keys)
+    cmake_host_system_information(RESULT here QUERY HOSTNAME)
+    set(keys ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:bmi-keys>)
+    add_custom_command(OUTPUT "${BMI_TEST_KEYS}/localhost.pem"
+        COMMAND "${CMAKE_COMMAND}" -E rm -rf "${BMI_TEST_KEYS}"
+        COMMAND ${keys} authority "${BMI_TEST_KEYS}"
+        COMMAND ${keys} host "${BMI_TEST_KEYS}" localhost 127.0.0.1 127.0.0.2 ::1
+                "${here}" null no-such-host.invalid
+        COMMAND ${keys} psk "${BMI_TEST_KEYS}/psk" cluster
+        VERBATIM COMMENT "Making keys for the tests of tls")
+    add_custom_target(bmi_test_keys ALL DEPENDS "${BMI_TEST_KEYS}/localhost.pem")
+endfunction()
+
 # The words of a command, with the emulator before a program of this build.
 function(bmi__emulate result)
     set(words "")

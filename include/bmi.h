@@ -94,11 +94,14 @@ enum {
     BMI_LOG_CALLBACK = 1004,    /* set: struct bmi_log_callback */
     BMI_GET_METHOD_STATISTICS = 1005,  /* get: struct bmi_method_statistics, in: name */
     BMI_GET_CONTEXT_STATISTICS = 1006, /* get: struct bmi_context_statistics, in: context */
-    BMI_REAP_IDLE = 1007, /* set: const int *, seconds; close connections idle that long. If the
+    BMI_REAP_IDLE = 1007,    /* set: const int *, seconds; close connections idle that long. If the
                              idle time of one is not known, it counts from now */
-    BMI_BACKGROUND = 1008 /* set: const int *, 1: a thread of the library moves messages while no
+    BMI_BACKGROUND = 1008,   /* set: const int *, 1: a thread of the library moves messages while no
                              thread of the program is in a test call; 0: test calls only (default).
                              get: int. Same as the setting `progress` */
+    BMI_PEER_IDENTITY = 1009 /* get: struct bmi_peer_identity, the name that an address's connection
+                                has proved. ENXIO: not connected; EOPNOTSUPP: the method
+                                proves none */
 };
 
 /* ---- errors: BMI_ERROR is in all, negated where returned ----------------------------------- */
@@ -209,6 +212,12 @@ struct bmi_context_fd {
 struct bmi_setting {
     const char *name; /* in */
     char value[256];  /* out, NUL-terminated */
+};
+
+/* BMI_PEER_IDENTITY: of a tls peer the name in its certificate that was accepted, or the identity
+ * of the shared key that it knows. A name belongs to the present connection. */
+struct bmi_peer_identity {
+    char name[256]; /* out, NUL-terminated, printable ASCII */
 };
 
 enum bmi_log_level {

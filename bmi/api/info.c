@@ -335,6 +335,8 @@ static int option_get(BMI_addr_t addr, int option, void *value)
         return bmi__context_statistics(value);
     case BMI_SETTING:
         return setting_get(value);
+    case BMI_PEER_IDENTITY:
+        return bmi__identity_get(addr, value);
     default:
         return option_get_number(addr, option, value);
     }

@@ -16,6 +16,7 @@
 
 #include "bmi/base/escape.h"
 #include "bmi/base/settings.h"
+#include "bmi/connection/option.h"
 #include "bmi/progress/background.h"
 #include "bmi/progress/methods.h"
 #include "bmi/protocol/credit.h"
@@ -163,6 +164,13 @@ static const char *state_name(const struct peer *peer)
     return peer->flags & PEER_CLOSING ? "closing" : names[peer->state];
 }
 
+static void identity_write_locked(FILE *out, const struct peer *peer)
+{
+    struct bmi_peer_identity identity;
+    if (peer->link != NULL && bmi__link_identity(peer->link, &identity) == 0)
+        fprintf(out, "; identity %s", identity.name);
+}
+
 static void peer_write_locked(FILE *out, struct peer *peer)
 {
     struct bmi_statistics s = {0};
@@ -175,6 +183,7 @@ static void peer_write_locked(FILE *out, struct peer *peer)
             (number)(s.messages_sent + s.unexpected_sent),
             (number)(s.messages_received + s.unexpected_received), (number)s.bytes_sent,
             (number)s.bytes_received);
+    identity_write_locked(out, peer);
     if (peer->op_count > 0)
         fprintf(out, "; outstanding %llu sends %llu receives", (number)s.outstanding_sends,
                 (number)s.outstanding_receives);

@@ -4,6 +4,9 @@
  *
  * The table holds the core's settings, then those that the built-in methods declare. The methods'
  * part is filled once, before the first access by name or index (table_count).
+ *
+ * The value of a text is the address of a string that is kept until the process ends, the same one
+ * for equal texts; 0 is the empty text. So it is set, lent and returned like a number.
  */
 #include "bmi/base/settings.h"
 
@@ -28,6 +31,7 @@ enum kind {
     NUMBER = BMI_SETTING_NUMBER,
     BYTES = BMI_SETTING_BYTES,
     SWITCH = BMI_SETTING_SWITCH,
+    TEXT = BMI_SETTING_TEXT,
     LEVEL, /* the rest: the core's only */
     POLLER,
     POLICY
@@ -199,6 +203,43 @@ int64_t bmi_method_setting(const char *name)
     return bmi__setting((enum setting)index);
 }
 
+const char *bmi_method_setting_text(const char *name)
+{
+    int64_t value = bmi_method_setting(name);
+    return value != 0 ? (const char *)(intptr_t)value : "";
+}
+
+enum { TEXT_MOST = 255 };               /* as struct bmi_setting has room for */
+static const char no_text[] = "(none)"; /* how an empty one is shown: a word in each column */
+
+static struct kept_text {
+    struct kept_text *next;
+    char text[];
+} * kept_texts;
+
+static int parse_text(const char *text, int64_t *value)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    size_t size = strlen(text) + 1;
+    *value = 0;
+    if (size == 1 || strcmp(text, no_text) == 0)
+        return 0;
+    if (size > TEXT_MOST + 1 || strcmp(text, "?") == 0) /* so that "?" asks for the valid values */
+        return -EINVAL;
+    pthread_mutex_lock(&lock);
+    struct kept_text *kept = kept_texts;
+    while (kept != NULL && strcmp(kept->text, text) != 0)
+        kept = kept->next;
+    if (kept == NULL && (kept = malloc(sizeof *kept + size)) != NULL) {
+        memcpy(kept->text, text, size);
+        kept->next = kept_texts;
+        kept_texts = kept;
+    }
+    pthread_mutex_unlock(&lock);
+    *value = kept != NULL ? (int64_t)(intptr_t)kept->text : 0;
+    return kept != NULL ? 0 : -ENOMEM;
+}
+
 static int parse_word(const char *text, const char *const *words, int64_t *value)
 {
     for (int i = 0; words[i] != NULL; i++)
@@ -234,6 +275,8 @@ static int parse(int index, const char *text, int64_t *value)
     static const char *const off_on[] = {"off", "on", NULL};
     static const char *const no_yes[] = {"no", "yes", NULL};
     int status = -EINVAL;
+    if (table[index].kind == TEXT)
+        return parse_text(text, value);
     if (table[index].kind == LEVEL)
         status = parse_word(text, levels, value);
     if (table[index].kind == POLLER)
@@ -313,7 +356,11 @@ static void unknown_log(enum bmi_log_level level, const char *what, const char *
 static int parse_logged(int index, const char *text, int64_t *value)
 {
     int status = parse(index, text, value);
-    if (status < 0)
+    if (status < 0 && table[index].kind == TEXT)
+        bmi__log(BMI_LOG_ERROR,
+                 "setting %s: bad value \"%.64s\"; valid: a text of at most %d bytes",
+                 table[index].name, text, TEXT_MOST);
+    else if (status < 0)
         bmi__log(BMI_LOG_ERROR, "setting %s: bad value \"%s\"; valid: %s%lld to %lld",
                  table[index].name, text,
                  table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
@@ -479,6 +526,8 @@ static void show(int index, char *text, size_t size)
         snprintf(text, size, "%s", policies[value]);
     else if (table[index].kind == SWITCH)
         snprintf(text, size, "%s", value ? "on" : "off");
+    else if (table[index].kind == TEXT)
+        snprintf(text, size, "%s", value != 0 ? (const char *)(intptr_t)value : no_text);
     else
         snprintf(text, size, "%lld", value);
 }
@@ -500,6 +549,10 @@ int bmi_setting_next(int index, const char **name, const char **value, const cha
     show(index, text, sizeof text);
     *name = table[index].name;
     *value = text;
+    if (table[index].kind == TEXT) {
+        int64_t kept = bmi__setting((enum setting)index);
+        *value = kept != 0 ? (const char *)(intptr_t)kept : no_text;
+    }
     *help = table[index].help;
     return 0;
 }

@@ -2,9 +2,9 @@
  *
  * settings.h - every setting of the library: the core's, and those that methods declare.
  *
- * A setting is an integer with a name, bounds, and a help text; its variable is BMI_ and the name
- * in capitals. Values are atomic: any thread reads; the options and the environment (at the
- * first initialize) and BMI_set_info write.
+ * A setting is an integer or a text with a name, bounds, and a help text; its variable is BMI_ and
+ * the name in capitals. Values are atomic: any thread reads; the options and the environment (at
+ * the first initialize) and BMI_set_info write.
  */
 #ifndef BMI_SETTINGS_H
 #define BMI_SETTINGS_H

@@ -230,20 +230,29 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
 
 /* ---- finding the other link of a pair -------------------------------------------------------- */
 
-static bool dialled_as(struct peer *peer, const uint8_t name[16])
+/* Whether a peer's link may take the place of one of that method. Operations for an address of a
+ * secure method never go over another method's link, whose peer and bytes nobody has checked. */
+static bool stands_in_for(const struct peer *peer, const struct bmi_method *method)
+{
+    const struct bmi_method *own = peer->link != NULL ? peer->link->method : NULL;
+    return own == method || (own != NULL && !own->secure && !method->secure);
+}
+
+static bool dialled_as(struct peer *peer, const uint8_t name[16], const struct bmi_method *method)
 {
     uint8_t own[16];
     peer_lock(peer);
     link_name(own, peer->secret);
-    bool fits = peer->link != NULL && !(peer->flags & (PEER_ACCEPTED | PEER_CLOSING)) &&
+    bool fits = stands_in_for(peer, method) && !(peer->flags & (PEER_ACCEPTED | PEER_CLOSING)) &&
                 (peer->state == PEER_DIALLING || peer->state == PEER_UP) &&
                 memcmp(own, name, sizeof own) == 0;
     peer_unlock(peer);
     return fits;
 }
 
-/* Finds the peer whose link we dialled, by the link's name. NULL: none has that name. */
-static struct peer *dialled_find(const uint8_t name[16])
+/* Finds the peer whose link we dialled, by the link's name, which a link of this method brought.
+ * NULL: none has that name. */
+static struct peer *dialled_find(const uint8_t name[16], const struct bmi_method *method)
 {
     enum {
         CANDIDATES = 16
@@ -251,30 +260,32 @@ static struct peer *dialled_find(const uint8_t name[16])
     struct peer *candidates[CANDIDATES];
     unsigned count = bmi__matching_find(MATCHING_NAME, name, 16, candidates, CANDIDATES);
     for (unsigned i = 0; i < count; i++)
-        if (dialled_as(candidates[i], name))
+        if (dialled_as(candidates[i], name, method))
             return candidates[i];
     return NULL;
 }
 
 /* Whether it is an accepted link of a process that claims this incarnation. */
-static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said)
+static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said,
+                          const struct bmi_method *method)
 {
     peer_lock(peer);
-    bool fits = peer->state == PEER_UP && (peer->flags & PEER_ACCEPTED) &&
-                !(peer->flags & PEER_CLOSING) &&
+    bool fits = peer->state == PEER_UP && stands_in_for(peer, method) &&
+                (peer->flags & PEER_ACCEPTED) && !(peer->flags & PEER_CLOSING) &&
                 memcmp(peer->incarnation, incarnation_said, sizeof peer->incarnation) == 0;
     peer_unlock(peer);
     return fits;
 }
 
 /* Finds the accepted links whose other sides claim this incarnation, the newest first, as many as
- * one question has room for. Returns their number. */
-static unsigned accepted_find(const uint8_t *incarnation_said, struct peer **found)
+ * one question has room for, that may stand in for a link of the method. Returns their number. */
+static unsigned accepted_find(const uint8_t *incarnation_said, const struct bmi_method *method,
+                              struct peer **found)
 {
     unsigned kept = 0, count = bmi__matching_find(MATCHING_INCARNATION, incarnation_said, 16, found,
                                                   WIRE_JOIN_ITEMS);
     for (unsigned i = 0; i < count; i++)
-        if (accepted_from(found[i], incarnation_said))
+        if (accepted_from(found[i], incarnation_said, method))
             found[kept++] = found[i];
     return kept;
 }
@@ -324,7 +335,7 @@ static int accept_hello(struct peer *peer, const struct wire_hello *hello)
         uint8_t secret[16], name[16];
         link_secret(secret, hello->nonce, peer->link);
         link_name(name, secret);
-        struct peer *own = dialled_find(name);
+        struct peer *own = dialled_find(name, peer->link->method);
         if (own != NULL)
             return own->state == PEER_DIALLING ? self_join(peer, own) : -EPROTO;
     }
@@ -369,10 +380,11 @@ static bool question_names(const struct question *question, const struct peer *a
     return false;
 }
 
-static struct question *question_make(const struct peer *peer, const struct wire_hello *hello)
+static struct question *question_make(const struct peer *peer, const struct bmi_link *link,
+                                      const struct wire_hello *hello)
 {
     struct peer *accepted[WIRE_JOIN_ITEMS];
-    unsigned count = accepted_find(hello->incarnation, accepted);
+    unsigned count = accepted_find(hello->incarnation, link->method, accepted);
     if (count == 0)
         return NULL;
     struct question *question = malloc(sizeof *question + (size_t)count * WIRE_JOIN_ITEM);
@@ -390,9 +402,10 @@ static struct question *question_make(const struct peer *peer, const struct wire
 /* Asks the other side, over the link that we dialled, whether one of the links that we accepted
  * from its incarnation is its own. Returns whether the question was sent; if not, our link is used.
  */
-static bool question_send(struct peer *peer, const struct wire_hello *hello)
+static bool question_send(struct peer *peer, const struct bmi_link *link,
+                          const struct wire_hello *hello)
 {
-    struct question *question = question_make(peer, hello);
+    struct question *question = question_make(peer, link, hello);
     if (question == NULL)
         return false;
     peer_lock(peer);
@@ -419,7 +432,7 @@ static int reply_arrived(struct peer *peer, const struct bmi_link *link,
     peer_unlock(peer);
     if (!fits)
         return -EPROTO;
-    if (!self && question_send(peer, hello))
+    if (!self && question_send(peer, link, hello))
         return 0;
     peer_lock(peer);
     dialled_up_locked(peer, hello);
@@ -447,14 +460,15 @@ static bool keeps(struct peer *dialled, const struct peer *asker)
 }
 
 /* The other side dialled this link, and asks about links that it has accepted. */
-static int question_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
+static int question_arrived(struct peer *peer, const struct bmi_link *link, const uint8_t *bytes,
+                            size_t size)
 {
     uint8_t proof[WIRE_PROOF] = {0};
     bool found = false;
     if (size == 0 || size % WIRE_JOIN_ITEM != 0)
         return -EBADMSG;
     for (size_t i = 0; !found && i < size; i += WIRE_JOIN_ITEM) {
-        struct peer *dialled = dialled_find(bytes + i);
+        struct peer *dialled = dialled_find(bytes + i, link->method);
         found = dialled != NULL &&
                 proof_holds(bytes + i + 16, PROOF_QUESTION, dialled->secret, peer->secret);
         if (found && keeps(dialled, peer))
@@ -469,7 +483,8 @@ static int question_arrived(struct peer *peer, const uint8_t *bytes, size_t size
 }
 
 /* The other side has answered, over the link that we dialled. */
-static int answer_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
+static int answer_arrived(struct peer *peer, const struct bmi_link *link, const uint8_t *bytes,
+                          size_t size)
 {
     struct peer *accepted[WIRE_JOIN_ITEMS], *same = NULL;
     if (size != WIRE_PROOF)
@@ -480,7 +495,7 @@ static int answer_arrived(struct peer *peer, const uint8_t *bytes, size_t size)
     peer_unlock(peer);
     if (!waits) /* it asked as well, and was answered that our link stays */
         return 0;
-    unsigned count = accepted_find(peer->question->hello.incarnation, accepted);
+    unsigned count = accepted_find(peer->question->hello.incarnation, link->method, accepted);
     for (unsigned i = 0; i < count && same == NULL; i++)
         if (question_names(peer->question, accepted[i]) &&
             proof_holds(bytes, PROOF_ANSWER, accepted[i]->secret, peer->secret))
@@ -506,9 +521,9 @@ int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, s
         bool up = peer->state == PEER_UP && peer->link == link && peer->self_link == NULL;
         peer_unlock(peer);
         if (reply && dialled && asked)
-            status = answer_arrived(peer, bytes, size);
+            status = answer_arrived(peer, link, bytes, size);
         else if (!reply && !dialled && !asked && up)
-            status = question_arrived(peer, bytes, size);
+            status = question_arrived(peer, link, bytes, size);
     }
     bmi__book_unlock();
     return status;

@@ -150,6 +150,24 @@ static int address_option(BMI_addr_t addr, int option, void *value, bool set)
     return status;
 }
 
+int bmi__link_identity(struct bmi_link *link, struct bmi_peer_identity *identity)
+{
+    int status =
+        link->method->secure ? ask_link(link, BMI_PEER_IDENTITY, identity, false) : -ENOSYS;
+    return status == -ENOSYS ? -EOPNOTSUPP : status;
+}
+
+int bmi__identity_get(BMI_addr_t addr, struct bmi_peer_identity *identity)
+{
+    struct peer *peer;
+    int status = bmi__address_lock(addr, &peer);
+    if (status < 0)
+        return status;
+    status = peer->link != NULL ? bmi__link_identity(peer->link, identity) : -ENXIO;
+    peer_unlock(peer);
+    return status;
+}
+
 /* ---- of the library ------------------------------------------------------------------------- */
 
 /* The port of the first method that listens at one; one that returns 0 is preferred. 0: none

@@ -11,6 +11,10 @@
  * the option. */
 int bmi__option(BMI_addr_t addr, int option, void *value, bool set);
 
+/* BMI_PEER_IDENTITY of an address; of a link, whose peer's lock is held. */
+int bmi__identity_get(BMI_addr_t addr, struct bmi_peer_identity *identity);
+int bmi__link_identity(struct bmi_link *link, struct bmi_peer_identity *identity);
+
 /* Peer's lock held: passes the kept options of an address to a link that was just dialled. */
 void bmi__options_give_locked(const struct address *address, struct bmi_link *link);
 /* The address is being freed. */

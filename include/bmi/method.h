@@ -177,8 +177,9 @@ struct bmi_method_limits {
 
 enum bmi_setting_kind {
     BMI_SETTING_NUMBER,
-    BMI_SETTING_BYTES, /* a number that may end in K, M or G */
-    BMI_SETTING_SWITCH /* off or on; `least` 0, `most` 1 */
+    BMI_SETTING_BYTES,  /* a number that may end in K, M or G */
+    BMI_SETTING_SWITCH, /* off or on; `least` 0, `most` 1 */
+    BMI_SETTING_TEXT /* read by bmi_method_setting_text; preset is empty, the bounds are unused */
 };
 
 /* A setting that the method declares and reads by bmi_method_setting. Programs set it by the
@@ -239,6 +240,8 @@ struct bmi_method {
                                               * Several methods may have one table in common */
     const struct bmi_option_default *defaults; /* ends with an entry without a setting; or NULL */
     const struct bmi_method_hosts *hosts;      /* never NULL; for methods in common, too */
+    bool secure; /* links are encrypted, and peers authenticated: the core uses no link of another
+                  * method in place of one of these, although the same process has both */
 
     /* 1. Starts the method: *state is its own. Called once before anything else, from
      * BMI_initialize or a first look-up; one instance per process. Returns 0 or an errno: then
@@ -512,6 +515,11 @@ void bmi_method_defer(struct bmi_deferred *deferred);
  * ("connect_timeout_ms"). Returns: the value, in the unit that the table states; an unknown name is
  * a defect of the method and aborts. Owns: nothing. Threads: any. Blocks: no. */
 int64_t bmi_method_setting(const char *name);
+
+/* The value of a setting of kind BMI_SETTING_TEXT. Returns: the text, "" where none is set; an
+ * unknown name aborts. Owns: the library's, valid until the process ends. Threads: any. Blocks:
+ * no. */
+const char *bmi_method_setting_text(const char *name);
 
 /* Logs, if the level is on: printf-like, a line of at most 1,099 bytes; longer ones are cut. `link`
  * (may be NULL) names the method. Returns: nothing. Owns: nothing is kept. Threads: any, any lock

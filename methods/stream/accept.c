@@ -27,13 +27,8 @@ static void timer_expired(struct bmi_timer *timer)
     stream_acceptor_resume((void *)((char *)timer - offsetof(struct stream_acceptor, timer)));
 }
 
-static void accept_pause(struct stream_acceptor *acceptor, int error)
+static void accept_pause(struct stream_acceptor *acceptor)
 {
-    if (!acceptor->logged)
-        bmi_method_log(BMI_LOG_WARN, NULL,
-                       "%s: cannot accept connections: %s; trying again as others close",
-                       acceptor->method->schemes, strerror(-error));
-    acceptor->logged = true;
     acceptor->paused = true;
     for (struct stream_listener *at = acceptor->listeners; at; at = at->next) {
         if (at->watched)
@@ -42,6 +37,16 @@ static void accept_pause(struct stream_acceptor *acceptor, int error)
     }
     acceptor->timer.expired = timer_expired;
     bmi_method_timer_set(&acceptor->timer, ACCEPT_RETRY_MS);
+}
+
+static void accept_fails(struct stream_acceptor *acceptor, int error)
+{
+    if (!acceptor->logged)
+        bmi_method_log(BMI_LOG_WARN, NULL,
+                       "%s: cannot accept connections: %s; trying again as others close",
+                       acceptor->method->schemes, strerror(-error));
+    acceptor->logged = true;
+    accept_pause(acceptor);
 }
 
 void stream_acceptor_resume(struct stream_acceptor *acceptor)
@@ -56,7 +61,7 @@ void stream_acceptor_resume(struct stream_acceptor *acceptor)
         int error = bmi_method_watch_add(&at->watch, EPOLLIN);
         at->watched = error == 0;
         if (error) {
-            accept_pause(acceptor, error);
+            accept_fails(acceptor, error);
             return;
         }
     }
@@ -88,13 +93,17 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
     (void)events;
     for (int i = 0; i < ACCEPT_BATCH; i++) {
         struct sockaddr_storage from = {0};
+        if (acceptor->may && !acceptor->may(acceptor)) {
+            accept_pause(acceptor);
+            return;
+        }
         int fd = connection_take(acceptor, watch->fd, &from);
         if (fd == -EAGAIN || fd == -EWOULDBLOCK) {
             acceptor->logged = false; /* the backlog is empty: the shortage is over */
             return;
         }
         if (out_of_resources(fd)) {
-            accept_pause(acceptor, fd);
+            accept_fails(acceptor, fd);
             if (acceptor->evicts)
                 bmi_method_idle_close(acceptor->method, NULL);
             return;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bytes.c - the bytes of a link: the only calls that move any. Always without blocking, without
- * SIGPIPE, and with as few bytes of arguments as the kernel allows. TLS will stand here: its
- * records in place of the socket, the rest of the method unchanged.
+ * bytes.c - the bytes of a link without a layer: they are the socket's. Always without blocking,
+ * without SIGPIPE, and with as few bytes of arguments as the kernel allows.
  */
 #include <sys/socket.h>
 
@@ -30,7 +29,7 @@ static size_t gather_small(uint8_t *to, size_t most, const struct iovec *iov, si
 }
 
 /* The count of a msghdr is an int in musl, a size_t in glibc; IOV_MAX fits an unsigned short. */
-ssize_t stream_write(struct stream_link *link, struct iovec *iov, size_t count)
+static ssize_t plain_write(struct stream_link *link, struct iovec *iov, size_t count)
 {
     uint8_t together[STREAM_GATHER_BYTES];
     struct iovec one = {.iov_base = together};
@@ -49,7 +48,7 @@ ssize_t stream_write(struct stream_link *link, struct iovec *iov, size_t count)
     return moved < 0 ? stream_error() : moved;
 }
 
-ssize_t stream_read(struct stream_link *link, struct iovec *iov, size_t count)
+static ssize_t plain_read(struct stream_link *link, struct iovec *iov, size_t count)
 {
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = (unsigned short)count};
     ssize_t moved;
@@ -59,3 +58,5 @@ ssize_t stream_read(struct stream_link *link, struct iovec *iov, size_t count)
     while (moved < 0 && errno == EINTR);
     return moved < 0 ? stream_error() : moved;
 }
+
+const struct stream_bytes stream_plain = {.write = plain_write, .read = plain_read};

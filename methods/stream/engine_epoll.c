@@ -26,6 +26,8 @@ static void room_ready(struct bmi_watch *watch, uint32_t watch_events)
         struct stream_link *link = events[i].data.ptr;
         if (link->phase == STREAM_DIALLING)
             state->socket->dial_ready(link);
+        else if (link->phase == STREAM_SECURING)
+            stream_secure_room(link);
         else
             stream_send_room(link);
     }

@@ -31,6 +31,8 @@ static void link_deferred(struct bmi_deferred *deferred)
     struct stream_link *link = stream_container(deferred, struct stream_link, deferred);
     atomic_store(&link->kicked, false);
     link_step(link);
+    if (link->unread)
+        stream_receive_more(link);
     bmi_link_unref(&link->base);
 }
 
@@ -39,6 +41,8 @@ static void link_expired(struct bmi_timer *timer)
     struct stream_link *link = stream_container(timer, struct stream_link, timer);
     if (link->phase == STREAM_DIALLING)
         stream_state_of(link)->socket->dial_expired(link);
+    else if (link->phase == STREAM_SECURING)
+        stream_secure_expired(link);
     else
         link_step(link);
 }
@@ -86,6 +90,7 @@ void stream_link_forget(struct stream_link *link)
     link->phase = STREAM_DOWN;
     stream_unlock(&link->send_lock);
     list_remove(stream_state_of(link), link);
+    bmi_method_link_host(&link->base, NULL, 0);
     close(link->watch.fd);
     bmi_link_unref(&link->base);
 }
@@ -114,6 +119,9 @@ void stream_link_open(struct stream_link *link)
         return;
     }
     link->watched = true;
+    link->unread = link->layer != NULL; /* it may have read bytes behind the handshake */
+    if (link->unread)
+        stream_link_kick(link);
     stream_flush(&link->base);
     link_step(link);
 }
@@ -134,12 +142,29 @@ void stream_close(struct bmi_link *base, bool linger)
         stream_link_kick(link);
 }
 
+/* The layer queues the end of our direction. Returns whether that was done before; else the link is
+ * kicked as soon as it is written. */
+static bool layer_ended(struct stream_link *link)
+{
+    if (!link->layer || link->ended)
+        return true;
+    link->ended = true;
+    stream_bytes_of(link)->end(link);
+    stream_lock(&link->send_lock);
+    link->unsent = true;
+    stream_unlock(&link->send_lock);
+    stream_flush(&link->base);
+    return false;
+}
+
 /* All is written. Our direction is ended; the socket is closed when the peer's kernel has
  * everything, since closing one that holds unread data would reset the connection under it. */
 static void link_linger(struct stream_link *link)
 {
     const struct stream_socket *socket = stream_state_of(link)->socket;
 
+    if (!layer_ended(link))
+        return;
     if (!link->shut) {
         stream_lock(&link->send_lock);
         link->shut = true;
@@ -170,7 +195,8 @@ static void link_step(struct stream_link *link)
     enum stream_phase phase = link->phase;
     enum stream_closing closing = link->closing;
     int failure = link->failure, end_status = link->end_status;
-    bool ending = link->ending, go_on = link->go_on, idle = !link->queue.first && !link->writing;
+    bool ending = link->ending, go_on = link->go_on,
+         idle = !link->queue.first && !link->unsent && !link->writing;
     link->go_on = false;
     stream_unlock(&link->send_lock);
 
@@ -181,14 +207,17 @@ static void link_step(struct stream_link *link)
     } else if (closing == STREAM_CLOSE_NOW) {
         stream_link_end(link, 0);
     } else if (failure) {
-        stream_receive_rest(link); /* reads the data that the peer sent before it closed */
-        stream_link_end(link, failure);
+        /* reads the data that the peer sent before it closed, perhaps why it did */
+        int rest = stream_receive_rest(link);
+        stream_link_end(link, rest == -EACCES ? rest : failure);
     } else if (closing == STREAM_CLOSE_LINGERING && idle && phase != STREAM_UP) {
         stream_link_end(link, 0);
     } else if (closing == STREAM_CLOSE_LINGERING && idle) {
         link_linger(link);
     } else if (phase == STREAM_NEW) {
         dial_start(link);
+    } else if (phase == STREAM_SECURING) {
+        stream_secure_step(link);
     } else if (go_on) {
         stream_flush(&link->base);
     }
@@ -207,7 +236,7 @@ static bool link_shut_down(struct stream_link *link, int *status, bool *was_up)
         *was_up = link->phase == STREAM_UP;
         if (link->closing == STREAM_CLOSE_NOW)
             *status = 0;
-        else if (link->failure)
+        else if (link->failure && *status != -EACCES) /* the peer's refusal is its cause */
             *status = link->failure;
         link->phase = STREAM_DOWN;
         now = true;
@@ -245,6 +274,10 @@ static void link_release_socket(struct stream_link *link)
 
     bmi_method_timer_clear(&link->timer);
     stream_link_dial_free(link);
+    if (link->handshake)
+        stream_secure_free(link);
+    if (link->layer)
+        stream_bytes_of(link)->free(link);
     if (link->watch.fd >= 0) {
         stream_engine_forget(link);
         close(link->watch.fd);
@@ -289,7 +322,10 @@ void stream_link_end(struct stream_link *link, int status)
         stream_count(link, BMI_COUNT_LINKS, -1);
     if (status)
         stream_count(link, BMI_COUNT_LINKS_FAILED, 1);
-    bmi_method_link_down(&link->base, status);
+    if (link->known)
+        bmi_method_link_down(&link->base, status);
+    else
+        bmi_method_link_host(&link->base, NULL, 0);
     /* Frames of a thread that sent before the core could notify it of the end. */
     link_give_back_frames(link, status);
     list_remove(stream_state_of(link), link);

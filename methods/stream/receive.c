@@ -249,7 +249,7 @@ static int read_once_locked(struct stream_link *link, int64_t *bytes)
 
     stream_assert_locked(&link->receive_lock);
     reading_plan(link, &reading);
-    ssize_t moved = stream_read(link, reading.iov, reading.count);
+    ssize_t moved = stream_bytes_of(link)->read(link, reading.iov, reading.count);
     if (moved <= 0)
         return moved == -EAGAIN ? PASS_DRAINED : (int)moved;
 
@@ -333,6 +333,24 @@ static bool brought_header_only(const struct stream_link *link, int64_t moved)
     return link->body_left == 0 && moved > 0 && moved <= BMI_FRAME_HEADER;
 }
 
+/* A layer may have made bytes to send, as an answer to some of its own, and may have bytes left
+ * that the socket does not report. */
+static void layer_follow(struct stream_link *link, int result)
+{
+    const struct stream_bytes *bytes = stream_bytes_of(link);
+
+    if (bytes->unsent && bytes->unsent(link)) {
+        stream_lock(&link->send_lock);
+        link->unsent = true;
+        stream_unlock(&link->send_lock);
+        stream_flush(&link->base);
+    }
+    if (result == PASS_MORE && bytes->unread && bytes->unread(link)) {
+        link->unread = true;
+        stream_link_kick(link);
+    }
+}
+
 /* Reads up to `reads` times; up to STREAM_PASS_READS headers without a body are not counted.
  * `to_end`: the socket has failed or ended, so a short read does not stop. Returns PASS_MORE or
  * PASS_DRAINED, 0 at the stream's end, or an errno. */
@@ -370,6 +388,8 @@ static int receive_pass(struct stream_link *link, int reads, bool to_end, int64_
         state->tally.bytes += *bytes;
         tally_tell(link);
     }
+    if (link->layer)
+        layer_follow(link, result);
     return result;
 }
 
@@ -379,7 +399,23 @@ void stream_receive_ready(struct bmi_watch *watch, uint32_t events)
     bool to_end = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     int64_t bytes;
 
+    if (link->phase == STREAM_SECURING) {
+        stream_secure_ready(link);
+        return;
+    }
     int result = receive_pass(link, STREAM_PASS_READS, to_end, &bytes);
+    if (result <= 0)
+        stream_link_end(link, result);
+}
+
+void stream_receive_more(struct stream_link *link)
+{
+    int64_t bytes;
+
+    link->unread = false;
+    if (link->phase != STREAM_UP)
+        return;
+    int result = receive_pass(link, STREAM_PASS_READS, false, &bytes);
     if (result <= 0)
         stream_link_end(link, result);
 }
@@ -403,7 +439,7 @@ int stream_progress(void *argument)
 
     if (!link)
         return 0;
-    int result = receive_pass(link, 1, false, &bytes);
+    int result = receive_pass(link, link->layer ? STREAM_PASS_READS : 1, false, &bytes);
     if (result <= 0)
         stream_link_end(link, result);
     else if (bytes > 0)

@@ -109,11 +109,13 @@ static void writing_gather_locked(struct stream_link *link, struct writing *writ
 /* Writes the gathered bytes, removes them from the queue, gives complete frames back. */
 static void writing_do(struct stream_link *link, struct writing *writing)
 {
+    const struct stream_bytes *bytes = stream_bytes_of(link);
     struct bmi_frame *done = NULL;
     int64_t frames = 0;
-    writing->moved = stream_write(link, writing->iov, writing->count);
+    writing->moved = bytes->write(link, writing->iov, writing->count);
 
     stream_lock(&link->send_lock);
+    link->unsent = bytes->unsent && bytes->unsent(link);
     if (writing->moved > 0)
         bmi_frame_queue_sent(&link->queue, (size_t)writing->moved, &done, &frames);
     write_end_locked(link);
@@ -131,15 +133,16 @@ static void writing_do(struct stream_link *link, struct writing *writing)
 static bool may_write_locked(struct stream_link *link)
 {
     stream_assert_locked(&link->send_lock);
-    return link->phase == STREAM_UP && link->queue.first && !link->blocked && !link->failure &&
-           !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
+    return link->phase == STREAM_UP && (link->queue.first || link->unsent) && !link->blocked &&
+           !link->failure && !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
 }
 
 /* Records the result of a write. Returns whether the writer goes on with the queue. */
 static bool writing_goes_on_locked(struct stream_link *link, const struct writing *writing,
                                    int64_t *budget)
 {
-    bool full = writing->moved == -EAGAIN || (size_t)writing->moved < writing->wanted;
+    bool full =
+        writing->moved == -EAGAIN || (size_t)writing->moved < writing->wanted || link->unsent;
 
     stream_assert_locked(&link->send_lock);
     if (writing->moved < 0 && writing->moved != -EAGAIN) {

@@ -13,6 +13,7 @@ int stream_connect(struct stream_state *state, void *dial, void *owner, struct b
     if (!link)
         return -ENOMEM;
     link->base.owner = owner;
+    link->known = true;
     link->dial = dial;
     *out = &link->base;
     stream_link_kick(link);
@@ -50,6 +51,14 @@ void stream_dial_close(struct stream_link *link)
 void stream_dial_done(struct stream_link *link)
 {
     bmi_method_timer_clear(&link->timer);
+    if (stream_bytes_of(link)->start)
+        stream_secure_start(link);
+    else
+        stream_dialled(link);
+}
+
+void stream_dialled(struct stream_link *link)
+{
     stream_link_dial_free(link);
     stream_count(link, BMI_COUNT_LINKS_OPENED, 1);
     bmi_method_link_up(&link->base);
@@ -80,11 +89,19 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
         return;
     }
     link->accepted = true;
-    if (bmi_method_link_accepted(&link->base) < 0) {
+    if (state->socket->bytes->start)
+        stream_secure_start(link);
+    else if (bmi_method_link_accepted(&link->base) < 0) {
         refuse(state, fd);
         stream_link_forget(link);
-        return;
+    } else {
+        stream_accepted(link);
     }
+}
+
+void stream_accepted(struct stream_link *link)
+{
+    link->known = true;
     stream_count(link, BMI_COUNT_LINKS_ACCEPTED, 1);
     stream_link_open(link);
 }
@@ -114,9 +131,17 @@ int stream_method_start(size_t size, const struct stream_socket *socket, void **
     error = stream_engine_start(state);
     if (error)
         goto undo_ahead;
+    if (socket->bytes->start) {
+        error = stream_secure_begin(&state->securing);
+        if (error)
+            goto undo_engine;
+        state->acceptor.may = stream_secure_may_accept;
+    }
     *out = state;
     return 0;
 
+undo_engine:
+    stream_engine_stop(state);
 undo_ahead:
     free(state->ahead);
 undo_state:
@@ -127,7 +152,10 @@ undo_state:
 void stream_method_stop(void *argument)
 {
     struct stream_state *state = argument;
+    bool layered = state->socket->bytes->start != NULL;
     stream_acceptor_stop(&state->acceptor);
+    if (layered)
+        stream_secure_quiesce(&state->securing);
     while (state->links) {
         struct stream_link *link = state->links;
         stream_lock(&link->send_lock);
@@ -135,6 +163,8 @@ void stream_method_stop(void *argument)
         stream_unlock(&link->send_lock);
         stream_link_end(link, 0);
     }
+    if (layered)
+        stream_secure_end(&state->securing);
     stream_engine_stop(state);
     free(state->ahead);
     free(state);

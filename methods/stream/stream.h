@@ -68,6 +68,7 @@ enum {
 enum stream_phase {
     STREAM_NEW,      /* made by stream_connect, not seen by the poller */
     STREAM_DIALLING, /* the method is making the connection */
+    STREAM_SECURING, /* the socket is connected, the layer's handshake goes on (secure.c) */
     STREAM_UP,
     STREAM_DOWN
 };
@@ -76,9 +77,44 @@ enum stream_closing { STREAM_OPEN, STREAM_CLOSE_LINGERING, STREAM_CLOSE_NOW };
 
 struct stream_link;
 
+/* How the bytes of links move. `stream_plain` is the socket itself; a method may put a layer
+ * between frames and socket. write and `unsent` are the writer's (see above); the poller calls the
+ * rest, with no lock held except where said. A layer has a lock of its own where writing and
+ * reading touch the same data; it is innermost. */
+struct stream_bytes {
+    /* 1. Both return bytes moved, or -EAGAIN, or another negated errno. A write with a count of 0
+     * sends unsent bytes. A read returns 0 at the stream's end, and less than asked for only if the
+     * socket is empty. The receive lock is held over it. */
+    ssize_t (*write)(struct stream_link *link, struct iovec *iov, size_t count);
+    ssize_t (*read)(struct stream_link *link, struct iovec *iov, size_t count);
+
+    /* The rest is NULL where there is no layer. */
+
+    /* 2. Makes the layer of a connected socket: sets link->layer. link->dial is still there if the
+     * link was dialled. Returns 0 or an errno: then there is none. */
+    int (*start)(struct stream_link *link);
+    /* 3. A step of the handshake, on any thread; nothing else uses the layer meanwhile. Returns 0:
+     * it is complete; -EAGAIN: it waits for bytes; -ENOBUFS: it waits for room; or the errno of a
+     * failure, which the layer has logged. */
+    int (*handshake)(struct stream_link *link);
+    /* 4. Whether bytes that write or read accepted or made wait for room in the socket. Any thread.
+     */
+    bool (*unsent)(const struct stream_link *link);
+    /* 5. Whether bytes may be left that the socket does not report. */
+    bool (*unread)(struct stream_link *link);
+    /* 6. Queues the end of our direction, which becomes `unsent`. */
+    void (*end)(struct stream_link *link);
+    /* 7. Frees link->layer; writes what can be written at once. The socket is still open. No other
+     * thread uses the link. */
+    void (*free)(struct stream_link *link);
+};
+
+extern const struct stream_bytes stream_plain;
+
 /* What a method supplies. The poller calls each function with no lock held, except where said. */
 struct stream_socket {
     const struct bmi_method *method;
+    const struct stream_bytes *bytes;
 
     /* 1. Begins a connection that stream_connect asked for. Calls stream_dial_socket_locked and
      * stream_dial_watch at once or later; stream_link_end when it fails. */
@@ -129,13 +165,19 @@ struct stream_link {
     bool go_on;         /* a flush stopped at STREAM_FLUSH_BYTES */
     bool ending;        /* stream_link_end waits for the writer */
     bool shut;          /* our direction has been shut down, nothing more is written */
+    bool unsent;        /* the layer has bytes that wait for room */
 
     /* poller */
     bool watched;
     bool accepted;
+    bool known;  /* to the core: it is notified of the link's end */
+    bool ended;  /* the layer has queued the end of our direction */
+    bool unread; /* the layer may have bytes that the socket does not report */
     uint8_t linger_wait_ms;
     void *dial; /* the method's, until the link is up or has failed; changed under send_lock, too */
     struct bmi_timer timer;
+    struct stream_handshake *handshake; /* while STREAM_SECURING; see secure.c */
+    void *layer;                        /* of struct stream_bytes; set before STREAM_UP */
 
     /* receive_lock */
     struct bmi_lock receive_lock;
@@ -154,6 +196,19 @@ struct stream_tally {
     int64_t frames, bytes, reads, copies, copied_bytes;
 };
 
+/* The handshakes of a layer that are under way; see secure.c. */
+struct stream_securing {
+    /* poller */
+    struct stream_handshake *queue, *queue_last; /* that want a step */
+    struct stream_handshake *first, **last;      /* of accepted links, the oldest first */
+    uint32_t accepted;                           /* their number */
+    uint32_t running, most;                      /* steps: submitted and not collected; at a time */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t tasks; /* lock: that use the state */
+};
+
 /* The first member of the method's state. */
 struct stream_state {
     const struct stream_socket *socket;
@@ -170,6 +225,7 @@ struct stream_state {
     struct stream_link *hot; /* the link that received last */
     uint32_t hot_reads;      /* polls of `hot` since it became hot, or since a wait */
     struct stream_acceptor acceptor;
+    struct stream_securing securing;
     struct stream_tally tally;
     uint8_t *ahead; /* STREAM_AHEAD_BYTES; behind them scratch, STREAM_SCRATCH_BYTES */
     uint8_t *scratch;
@@ -238,6 +294,20 @@ void stream_dial_done(struct stream_link *link);
  * error. */
 int stream_listen(struct stream_state *state, int fd);
 
+/* Settings that methods with a layer have: entries of the method's table. */
+#define STREAM_SECURE_SETTINGS                                                                     \
+    {"handshake_timeout_ms",                                                                       \
+     BMI_SETTING_NUMBER,                                                                           \
+     10000,                                                                                        \
+     1,                                                                                            \
+     86400000,                                                                                     \
+     "how long a peer has for its TLS handshake"},                                                 \
+    {                                                                                              \
+        "handshakes_max", BMI_SETTING_NUMBER, 1024, 1, 1 << 20,                                    \
+            "accepted connections whose TLS handshake goes on, at most; further ones wait in the " \
+            "backlog"                                                                              \
+    }
+
 /* Limits and operations: entries of the method's struct bmi_method. */
 #define STREAM_METHOD                                                              \
     .limits = {.eager_max = STREAM_EAGER_MAX,                                      \
@@ -276,6 +346,28 @@ void stream_link_dial_free(struct stream_link *link);
 /* Makes the poller run the work that is due. Any thread, send_lock held or not. */
 void stream_link_kick(struct stream_link *link);
 
+/* stream.c: the handshake of the layer is complete, or there is no layer. Poller, no lock. */
+void stream_dialled(struct stream_link *link);
+void stream_accepted(struct stream_link *link);
+
+/* secure.c: the handshake of a link's layer. Poller, no lock; the link may be gone at return. */
+/* The socket is connected. */
+void stream_secure_start(struct stream_link *link);
+/* A step may have ended. */
+void stream_secure_step(struct stream_link *link);
+/* The socket is readable; has room; the timer has expired. */
+void stream_secure_ready(struct stream_link *link);
+void stream_secure_room(struct stream_link *link);
+void stream_secure_expired(struct stream_link *link);
+/* Frees link->handshake. No step is running. */
+void stream_secure_free(struct stream_link *link);
+/* Whether one more handshake may begin. */
+bool stream_secure_may_accept(struct stream_acceptor *acceptor);
+/* Start and stop. `quiesce` waits until no step runs, and none begins after it. */
+int stream_secure_begin(struct stream_securing *securing);
+void stream_secure_quiesce(struct stream_securing *securing);
+void stream_secure_end(struct stream_securing *securing);
+
 /* send.c */
 /* The socket has room again. Poller, no lock. */
 void stream_send_room(struct stream_link *link);
@@ -286,10 +378,14 @@ void stream_receive_ready(struct bmi_watch *watch, uint32_t events);
 /* Reads the data that has arrived already, to the end. Poller, no lock. Returns 0 or an errno. */
 int stream_receive_rest(struct stream_link *link);
 
-/* bytes.c: the bytes of a link. Both return bytes moved, or -EAGAIN, or another negated errno;
- * read returns 0 at the stream's end. TLS belongs behind these two. */
-ssize_t stream_write(struct stream_link *link, struct iovec *iov, size_t count);
-ssize_t stream_read(struct stream_link *link, struct iovec *iov, size_t count);
+/* Reads on where the layer has bytes that the socket does not report. Poller, no lock; the link may
+ * be gone at return. */
+void stream_receive_more(struct stream_link *link);
+
+static inline const struct stream_bytes *stream_bytes_of(const struct stream_link *link)
+{
+    return stream_state_of(link)->socket->bytes;
+}
 
 /* engine_epoll.c */
 int stream_engine_start(struct stream_state *state);

@@ -26,7 +26,7 @@ static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    ip_socket_set_options(&bmi__method_tcp, &link->base, fd);
+    ip_socket_set_options(link->base.method, &link->base, fd);
     stream_lock(&link->send_lock);
     tcp_socket_set_buffers_locked(link, fd);
     int result = connect(fd, &to->any, ip_socket_address_length(to));
@@ -79,6 +79,12 @@ int *tcp_dial_buffers_locked(struct stream_link *link)
     stream_assert_locked(&link->send_lock);
     struct tcp_dial *dial = link->dial;
     return dial ? dial->buffers : NULL;
+}
+
+const struct ip_address *tcp_dial_address(const struct stream_link *link)
+{
+    const struct tcp_dial *dial = link->dial;
+    return &dial->ip.address;
 }
 
 void tcp_dial(struct stream_link *link)

@@ -33,12 +33,13 @@ static bool host_may(struct stream_state *state, const char *host)
     int64_t most = bmi_method_setting("tcp_host_links");
     if (most == 0 || atomic_load(&state->counters[BMI_COUNT_LINKS]) < most)
         return true;
+    const struct bmi_method *method = state->socket->method;
     int64_t count = host_links(state, host);
-    if (count < most || bmi_method_idle_close(&bmi__method_tcp, host))
+    if (count < most || bmi_method_idle_close(method, host))
         return true;
     bmi_method_log(BMI_LOG_WARN, NULL,
-                   "tcp: a connection from %s is refused: it has %lld (see tcp_host_links)", host,
-                   (long long)count);
+                   "%s: a connection from %s is refused: it has %lld (see tcp_host_links)",
+                   method->schemes, host, (long long)count);
     return false;
 }
 
@@ -49,7 +50,7 @@ int tcp_accept(struct stream_link *link, const struct sockaddr_storage *address)
     ip_socket_address_host(from, host, sizeof(host));
     if (!host_may(stream_state_of(link), host))
         return -EMFILE;
-    ip_socket_set_options(&bmi__method_tcp, &link->base, link->watch.fd);
+    ip_socket_set_options(link->base.method, &link->base, link->watch.fd);
     stream_lock(&link->send_lock);
     tcp_socket_set_buffers_locked(link, link->watch.fd);
     stream_unlock(&link->send_lock);
@@ -67,7 +68,7 @@ int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t 
     struct tcp_state *state = argument;
     uint16_t port;
 
-    int fd = ip_listen_open(&bmi__method_tcp, text, flags, prepare, bound, size, &port);
+    int fd = ip_listen_open(state->stream.socket->method, text, flags, prepare, bound, size, &port);
     if (fd < 0)
         return fd;
     struct ip_address host;

@@ -29,12 +29,11 @@ void tcp_socket_set_buffers_locked(struct stream_link *link, int fd)
     int to_send = link_bytes_locked(link, TCP_SEND_BUFFER);
     int to_receive = link_bytes_locked(link, TCP_RECEIVE_BUFFER);
     const struct bmi_link *base = link ? &link->base : NULL;
+    const struct bmi_method *method = link ? base->method : &bmi__method_tcp;
     if (to_send > 0)
-        ip_socket_set_option(&bmi__method_tcp, base, fd, SOL_SOCKET, SO_SNDBUF, to_send,
-                             "SO_SNDBUF");
+        ip_socket_set_option(method, base, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
     if (to_receive > 0)
-        ip_socket_set_option(&bmi__method_tcp, base, fd, SOL_SOCKET, SO_RCVBUF, to_receive,
-                             "SO_RCVBUF");
+        ip_socket_set_option(method, base, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
 }
 
 /* Sets a buffer size: of the socket, if there is one, and of the sockets that dialling will

@@ -7,22 +7,13 @@
 
 #include "tcp.h"
 
-static const struct bmi_setting_spec settings[] = {
-    {"tcp_sndbuf", BMI_SETTING_BYTES, 0, 0, 1 << 30,
-     "bytes of a socket's send buffer; 0: the kernel's own tuning"},
-    {"tcp_rcvbuf", BMI_SETTING_BYTES, 0, 0, 1 << 30,
-     "bytes of a socket's receive buffer; 0: the kernel's own tuning"},
-    {"tcp_host_links", BMI_SETTING_NUMBER, 16384, 0, 1 << 24,
-     "connections accepted from one host at most; one more takes the place of an idle one of that "
-     "host, or is closed; 0: no limit"},
-    IP_SETTINGS,
-    {0}};
+static const struct bmi_setting_spec settings[] = {TCP_SETTINGS, {0}};
 
-static const struct bmi_option_default defaults[] = {{BMI_TCP_BUFFER_SEND_SIZE, "tcp_sndbuf"},
-                                                     {BMI_TCP_BUFFER_RECEIVE_SIZE, "tcp_rcvbuf"},
-                                                     {0}};
+const struct bmi_option_default tcp_defaults[] = {{BMI_TCP_BUFFER_SEND_SIZE, "tcp_sndbuf"},
+                                                  {BMI_TCP_BUFFER_RECEIVE_SIZE, "tcp_rcvbuf"},
+                                                  {0}};
 
-static bool delivered(int fd)
+bool tcp_delivered(int fd)
 {
     int unacknowledged = 0;
     return ioctl(fd, SIOCOUTQ, &unacknowledged) < 0 || unacknowledged == 0;
@@ -30,13 +21,14 @@ static bool delivered(int fd)
 
 static const struct stream_socket tcp_socket = {
     .method = &bmi__method_tcp,
+    .bytes = &stream_plain,
     .dial = tcp_dial,
     .dial_ready = tcp_dial_ready,
     .dial_expired = tcp_dial_expired,
     .dial_free = tcp_dial_free,
     .accept = tcp_accept,
     .settle = ip_socket_settle,
-    .delivered = delivered,
+    .delivered = tcp_delivered,
 };
 
 static int tcp_start(void **out)
@@ -44,7 +36,7 @@ static int tcp_start(void **out)
     return stream_method_start(sizeof(struct tcp_state), &tcp_socket, out);
 }
 
-static void tcp_stop(void *argument)
+void tcp_stop(void *argument)
 {
     struct tcp_state *state = argument;
     ip_names_free(&state->names); /* the poller, which dials, has ended */
@@ -56,7 +48,7 @@ const struct bmi_method bmi__method_tcp = {
     .schemes = "tcp",
     .description = "TCP sockets over IPv4 and IPv6, epoll",
     .settings = settings,
-    .defaults = defaults,
+    .defaults = tcp_defaults,
     .hosts = &ip_hosts,
     .start = tcp_start,
     .stop = tcp_stop,

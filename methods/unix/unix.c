@@ -116,6 +116,7 @@ static void unix_dial_ready(struct stream_link *link)
 
 static const struct stream_socket unix_socket = {
     .method = &bmi__method_unix,
+    .bytes = &stream_plain,
     .dial = unix_dial,
     .dial_ready = unix_dial_ready,
     .dial_expired = unix_dial,

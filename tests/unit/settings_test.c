@@ -36,6 +36,23 @@ static bool value_is(const char *name, const char *expected)
     return bmi__settings_get(name, value, sizeof value) == 0 && strcmp(value, expected) == 0;
 }
 
+/* Given: a setting that is a text, if there is one in this build. */
+static void a_text(void)
+{
+    if (bmi__setting_find("tls_psk") < 0)
+        return;
+    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk=/a b/c:d"), 0);
+    CU_ASSERT_TRUE(value_is("tls_psk", "/a b/c:d"));
+    const char *first = bmi_method_setting_text("tls_psk");
+    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk=other"), 0);
+    CU_ASSERT_STRING_EQUAL(first, "/a b/c:d"); /* still there */
+    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk=/a b/c:d"), 0);
+    CU_ASSERT_PTR_EQUAL(bmi_method_setting_text("tls_psk"), first);
+    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk="), 0);
+    CU_ASSERT_STRING_EQUAL(bmi_method_setting_text("tls_psk"), "");
+    CU_ASSERT_TRUE(value_is("tls_psk", "(none)"));
+}
+
 static void the_table_is_whole(void)
 {
     const char *name, *value, *help;
@@ -294,6 +311,7 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"the table is whole", the_table_is_whole},
+        {"a text", a_text},
         {"values and units", values_and_units},
         {"methods declare their own", methods_declare_their_own},
         {"bad values change nothing and are reported", bad_values_change_nothing_and_are_told},

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bytes.c - the bytes of a link: TLS records in place of the socket's own.
+ *
+ * Sending: the writer gathers frames into records of up to 16 KiB and encrypts up to CHUNK bytes
+ * under the link's lock. The SSL writes its records to `out`; the writer takes those over into
+ * `sending` and passes them to the socket in one system call, without the lock. A byte that was
+ * encrypted is accepted: the rest of `sending` is `unsent` until there is room. Reading may add to
+ * `out`, too (an answer to an update of keys, an alert); the order of `out` is that of the records.
+ *
+ * Receiving: the SSL reads ahead, so one recv brings several records. It decrypts them one after
+ * the other, until the socket is empty or the caller's memory is full; in the latter case the rest
+ * is `unread`.
+ */
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "tls.h"
+
+enum {
+    RECORD = 16384, /* bytes of a record at most */
+    CHUNK = 8 * RECORD,
+    READ_AHEAD = 4 * RECORD + 4096,
+    RECORD_MORE = 32, /* its header, type and tag, rounded up */
+    LEAST_ROOM = 512
+};
+
+/* ---- between SSL and socket ----------------------------------------------------------------- */
+
+static int bio_read(BIO *bio, char *to, size_t size, size_t *have)
+{
+    struct tls_link *tls = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    ssize_t moved = -1;
+    if (!tls->read_short) {
+        do
+            moved = recv(tls->link->watch.fd, to, size, MSG_DONTWAIT);
+        while (moved < 0 && errno == EINTR);
+        if (moved < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+            tls->read_error = -errno;
+        else if (moved == 0)
+            tls->read_error = -ECONNRESET; /* without the announcement of the end */
+    }
+    if (moved > 0) {
+        tls->read_any = true;
+        tls->read_short = (size_t)moved < size;
+        *have = (size_t)moved;
+        return 1;
+    }
+    if (tls->read_error == 0)
+        BIO_set_retry_read(bio);
+    *have = 0;
+    return 0;
+}
+
+/* Makes room for so many bytes more. Returns false without memory. */
+static bool out_reserve_locked(struct tls_link *tls, size_t bytes)
+{
+    struct tls_buffer *out = &tls->out;
+    if (out->room - out->have >= bytes)
+        return true;
+    size_t room = out->have + bytes > LEAST_ROOM ? out->have + bytes : LEAST_ROOM;
+    uint8_t *wider = realloc(out->bytes, room);
+    if (!wider)
+        return false;
+    out->bytes = wider;
+    out->room = room;
+    return true;
+}
+
+/* Accepts everything: the writer bounds how much that is. */
+static int bio_write(BIO *bio, const char *from, size_t size, size_t *written)
+{
+    struct tls_link *tls = BIO_get_data(bio);
+    struct tls_buffer *out = &tls->out;
+    BIO_clear_retry_flags(bio);
+    if (!out_reserve_locked(tls, size))
+        return 0;
+    memcpy(out->bytes + out->have, from, size);
+    out->have += size;
+    atomic_store(&tls->any_out, true);
+    *written = size;
+    return 1;
+}
+
+static long bio_control(BIO *bio, int command, long number, void *pointer)
+{
+    (void)bio, (void)number, (void)pointer;
+    return command == BIO_CTRL_FLUSH;
+}
+
+static BIO_METHOD *bio_method;
+
+static void bio_method_make(void)
+{
+    bio_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "libbmi");
+    if (!bio_method)
+        return;
+    BIO_meth_set_read_ex(bio_method, bio_read);
+    BIO_meth_set_write_ex(bio_method, bio_write);
+    BIO_meth_set_ctrl(bio_method, bio_control);
+}
+
+static BIO *bio_make(struct tls_link *tls)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, bio_method_make);
+    BIO *bio = bio_method ? BIO_new(bio_method) : NULL;
+    if (!bio)
+        return NULL;
+    BIO_set_data(bio, tls);
+    BIO_set_init(bio, 1);
+    return bio;
+}
+
+/* ---- ciphertext ----------------------------------------------------------------------------- */
+
+/* Takes over what the SSL has written. The writer, which has sent all before. */
+static void sending_take_locked(struct tls_link *tls)
+{
+    tls->sending = tls->out;
+    tls->sent = 0;
+    tls->out = (struct tls_buffer){0};
+    atomic_store(&tls->any_sending, tls->sending.have > 0);
+    atomic_store(&tls->any_out, false);
+}
+
+/* The writer. Returns 0: all has been sent; -EAGAIN; or another errno. */
+static int sending_write(struct tls_link *tls)
+{
+    struct tls_buffer *sending = &tls->sending;
+    while (tls->sent < sending->have) {
+        ssize_t moved = send(tls->link->watch.fd, sending->bytes + tls->sent,
+                             sending->have - tls->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (moved < 0 && errno == EINTR)
+            continue;
+        if (moved < 0)
+            return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+        tls->sent += (size_t)moved;
+    }
+    free(sending->bytes);
+    *sending = (struct tls_buffer){0};
+    tls->sent = 0;
+    atomic_store(&tls->any_sending, false);
+    return 0;
+}
+
+/* Sends all that was encrypted. The writer. */
+static int out_write(struct tls_link *tls)
+{
+    int error = sending_write(tls);
+    if (error || !atomic_load(&tls->any_out))
+        return error;
+    bmi_lock_take(&tls->lock);
+    sending_take_locked(tls);
+    bmi_lock_give(&tls->lock);
+    return sending_write(tls);
+}
+
+/* ---- handshake ------------------------------------------------------------------------------ */
+
+static int tls_bytes_start(struct stream_link *link)
+{
+    struct tls_link *tls = calloc(1, sizeof(*tls));
+    struct tls_making *making = calloc(1, sizeof(*making));
+    if (!tls || !making) {
+        free(tls);
+        free(making);
+        return -ENOMEM;
+    }
+    tls->link = link;
+    tls->making = making;
+    tls->role = link->dial ? TLS_CLIENT : TLS_SERVER;
+    if (link->dial) {
+        const struct ip_address *to = tcp_dial_address(link);
+        making->host_is_numeric = to->kind != IP_HOST_NAME;
+        memcpy(making->host, to->host, sizeof(making->host));
+    }
+    link->layer = tls;
+    return 0;
+}
+
+/* The name that the server's certificate must have. */
+static bool expect_host(struct tls_link *tls)
+{
+    const char *host = tls->making->host;
+    if (tls->making->host_is_numeric)
+        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls->ssl), host) == 1;
+    SSL_set_hostflags(tls->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    return SSL_set1_host(tls->ssl, host) == 1 && SSL_set_tlsext_host_name(tls->ssl, host) == 1;
+}
+
+/* Returns 0 or an errno. */
+static int ssl_make(struct tls_link *tls)
+{
+    SSL_CTX *context = tls_context_get(tls_state_of(tls->link)->contexts, tls->role);
+    if (!context)
+        return -EACCES;
+    tls->ssl = SSL_new(context);
+    SSL_CTX_free(context);
+    BIO *bio = tls->ssl ? bio_make(tls) : NULL;
+    if (!bio)
+        return -ENOMEM;
+    SSL_set_bio(tls->ssl, bio, bio);
+    SSL_set_app_data(tls->ssl, tls);
+    if (tls->role == TLS_SERVER)
+        SSL_set_accept_state(tls->ssl);
+    else
+        SSL_set_connect_state(tls->ssl);
+    return tls->role == TLS_SERVER || expect_host(tls) ? 0 : -ENOMEM;
+}
+
+/* Returns 0 or -ENOMEM. */
+static int handshake_done(struct tls_link *tls)
+{
+    const struct bmi_link *base = &tls->link->base;
+    tls->identity = tls_identity_make(tls);
+    free(tls->making);
+    tls->making = NULL;
+    if (!tls->identity)
+        return -ENOMEM;
+    SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD);
+    bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s)", base->host ? base->host : "?",
+                   (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
+                   SSL_get_cipher_name(tls->ssl));
+    return 0;
+}
+
+/* OpenSSL sends no alert in answer to bytes that are no TLS record. By this one a plain client
+ * recognises a TLS server. */
+static void alert_add_locked(struct tls_link *tls)
+{
+    static const uint8_t protocol_version[] = {SSL3_RT_ALERT,          3, 3, 0, 2, SSL3_AL_FATAL,
+                                               SSL_AD_PROTOCOL_VERSION};
+    size_t room = sizeof(protocol_version);
+    if (tls->role == TLS_CLIENT || atomic_load(&tls->any_out) || !out_reserve_locked(tls, room))
+        return;
+    memcpy(tls->out.bytes + tls->out.have, protocol_version, room);
+    tls->out.have += room;
+    atomic_store(&tls->any_out, true);
+}
+
+static int handshake_go_on_locked(struct tls_link *tls)
+{
+    if (SSL_is_init_finished(tls->ssl))
+        return 0;
+    ERR_clear_error();
+    tls->read_short = false;
+    int result = SSL_do_handshake(tls->ssl);
+    if (result == 1)
+        return handshake_done(tls);
+    if (SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ)
+        return -EAGAIN;
+    int error = tls_cause_locked(tls);
+    if (error == -EPROTO)
+        alert_add_locked(tls);
+    return error;
+}
+
+static int tls_handshake(struct stream_link *link)
+{
+    struct tls_link *tls = tls_link_of(link);
+    int error = tls->ssl ? out_write(tls) : ssl_make(tls);
+    if (error)
+        return error == -EAGAIN ? -ENOBUFS : error;
+    bmi_lock_take(&tls->lock);
+    int result = handshake_go_on_locked(tls);
+    bmi_lock_give(&tls->lock);
+    error = out_write(tls);
+    if (result != 0 && result != -EAGAIN)
+        return result;
+    return error == -EAGAIN ? -ENOBUFS : error ? error : result;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* The bytes of a write that have not been encrypted. */
+struct plain {
+    const struct iovec *iov;
+    size_t count, offset;
+};
+
+static void plain_advance(struct plain *plain, size_t bytes)
+{
+    while (plain->count > 0 && bytes >= plain->iov->iov_len - plain->offset) {
+        bytes -= plain->iov->iov_len - plain->offset;
+        plain->offset = 0;
+        plain->iov++;
+        plain->count--;
+    }
+    plain->offset += bytes;
+}
+
+/* The next bytes for one call of SSL_write: records' worth of one piece where they lie, else a
+ * record of several pieces put together. */
+static const void *plain_next(struct plain *plain, uint8_t together[RECORD], size_t most,
+                              size_t *bytes)
+{
+    const uint8_t *first = (const uint8_t *)plain->iov->iov_base + plain->offset;
+    size_t have = plain->iov->iov_len - plain->offset;
+    if (have > most)
+        have = most;
+    *bytes = have - have % RECORD;
+    if (*bytes > 0 || plain->count == 1) {
+        *bytes = *bytes > 0 ? *bytes : have;
+        plain_advance(plain, *bytes);
+        return first;
+    }
+    while (plain->count > 0 && *bytes < RECORD) {
+        size_t part = plain->iov->iov_len - plain->offset;
+        if (part > RECORD - *bytes)
+            part = RECORD - *bytes;
+        memcpy(together + *bytes, (const uint8_t *)plain->iov->iov_base + plain->offset, part);
+        *bytes += part;
+        plain_advance(plain, part);
+    }
+    return together;
+}
+
+/* The bytes of the next chunk's records. */
+static size_t chunk_room(const struct plain *plain)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < plain->count && bytes < CHUNK; i++)
+        bytes += plain->iov[i].iov_len;
+    bytes = bytes < CHUNK ? bytes : CHUNK;
+    return bytes + (bytes / RECORD + 2) * RECORD_MORE;
+}
+
+static void key_update_locked(struct tls_link *tls)
+{
+    if (tls->records < (uint64_t)bmi_method_setting("tls_key_records"))
+        return;
+    tls->records = 0;
+    SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
+}
+
+/* Encrypts up to CHUNK bytes. Returns their number, or an errno. */
+static ssize_t encrypt_locked(struct tls_link *tls, struct plain *plain)
+{
+    uint8_t together[RECORD];
+    size_t done = 0;
+    if (plain->count > 0 && !out_reserve_locked(tls, chunk_room(plain)))
+        return -ENOMEM;
+    ERR_clear_error();
+    while (plain->count > 0 && done < CHUNK) {
+        size_t bytes, written = 0;
+        const void *from = plain_next(plain, together, CHUNK - done, &bytes);
+        if (bytes == 0)
+            continue;
+        key_update_locked(tls);
+        if (SSL_write_ex(tls->ssl, from, bytes, &written) != 1)
+            return -EPIPE; /* reading has ended the session, and knows the cause */
+        tls->records += (bytes + RECORD - 1) / RECORD;
+        done += bytes;
+    }
+    return (ssize_t)done;
+}
+
+static ssize_t tls_write(struct stream_link *link, struct iovec *iov, size_t count)
+{
+    struct tls_link *tls = tls_link_of(link);
+    struct plain plain = {.iov = iov, .count = count};
+    ssize_t all = 0, part;
+    int error = sending_write(tls);
+    if (error)
+        return error;
+    do {
+        bmi_lock_take(&tls->lock);
+        part = encrypt_locked(tls, &plain);
+        sending_take_locked(tls);
+        bmi_lock_give(&tls->lock);
+        if (part < 0)
+            return part;
+        all += part;
+        error = sending_write(tls);
+    } while (error == 0 && plain.count > 0);
+    return error && error != -EAGAIN ? error : all;
+}
+
+static bool tls_unsent(const struct stream_link *link)
+{
+    const struct tls_link *tls = tls_link_of(link);
+    return tls && (atomic_load(&tls->any_sending) || atomic_load(&tls->any_out));
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* Reads into one piece. Returns the bytes; *status is 1, or how the reading ended. */
+static size_t piece_read_locked(struct tls_link *tls, const struct iovec *piece, int *status)
+{
+    uint8_t *to = piece->iov_base;
+    size_t all = 0;
+    while (all < piece->iov_len && *status == 1) {
+        size_t have = 0;
+        int result = SSL_read_ex(tls->ssl, to + all, piece->iov_len - all, &have);
+        all += have;
+        if (result == 1)
+            continue;
+        int kind = SSL_get_error(tls->ssl, result);
+        *status = kind == SSL_ERROR_WANT_READ     ? -EAGAIN
+                  : kind == SSL_ERROR_ZERO_RETURN ? 0
+                                                  : tls_cause_locked(tls);
+    }
+    return all;
+}
+
+static ssize_t tls_read(struct stream_link *link, struct iovec *iov, size_t count)
+{
+    struct tls_link *tls = tls_link_of(link);
+    size_t all = 0;
+    int status = 1;
+    if (tls->over)
+        return tls->status;
+    bmi_lock_take(&tls->lock);
+    ERR_clear_error();
+    tls->read_short = false;
+    for (size_t i = 0; i < count && status == 1; i++)
+        all += piece_read_locked(tls, &iov[i], &status);
+    tls->unread = status == 1 && SSL_has_pending(tls->ssl);
+    bmi_lock_give(&tls->lock);
+    if (status == 0 || (status < 0 && status != -EAGAIN)) {
+        tls->over = tls->unread = true;
+        tls->status = status;
+    }
+    return all > 0 ? (ssize_t)all : status;
+}
+
+static bool tls_unread(struct stream_link *link)
+{
+    return tls_link_of(link)->unread;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void tls_end(struct stream_link *link)
+{
+    struct tls_link *tls = tls_link_of(link);
+    bmi_lock_take(&tls->lock);
+    ERR_clear_error();
+    SSL_shutdown(tls->ssl);
+    ERR_clear_error();
+    bmi_lock_give(&tls->lock);
+}
+
+static void tls_free(struct stream_link *link)
+{
+    struct tls_link *tls = tls_link_of(link);
+    stream_lock(&link->send_lock);
+    link->layer = NULL;
+    stream_unlock(&link->send_lock);
+    if (tls->ssl && SSL_is_init_finished(tls->ssl) && !(tls->over && tls->status < 0)) {
+        bmi_lock_take(&tls->lock);
+        SSL_shutdown(tls->ssl);
+        bmi_lock_give(&tls->lock);
+    }
+    out_write(tls);
+    SSL_free(tls->ssl);
+    ERR_clear_error();
+    free(tls->out.bytes);
+    free(tls->sending.bytes);
+    free(tls->identity);
+    free(tls->making);
+    free(tls);
+}
+
+const struct stream_bytes tls_bytes = {
+    .write = tls_write,
+    .read = tls_read,
+    .start = tls_bytes_start,
+    .handshake = tls_handshake,
+    .unsent = tls_unsent,
+    .unread = tls_unread,
+    .end = tls_end,
+    .free = tls_free,
+};

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cause.c - why a connection failed: EACCES for a refused identity, EPROTO for bytes that are no
+ * TLS 1.3, the socket's error; and the line in the log.
+ */
+#include <openssl/err.h>
+#include <stdio.h>
+
+#include "tls.h"
+
+enum { ALERTS = 1000 }; /* the reason of an error is above that for an alert of the peer */
+
+/* Alerts for other reasons than an identity. */
+static bool alert_is_protocol(int alert, bool with_key)
+{
+    switch (alert) {
+    case SSL_AD_ILLEGAL_PARAMETER: /* also what OpenSSL answers to a wrong key */
+        return !with_key;
+    case SSL_AD_UNEXPECTED_MESSAGE:
+    case SSL_AD_BAD_RECORD_MAC:
+    case SSL_AD_RECORD_OVERFLOW:
+    case SSL_AD_DECODE_ERROR:
+    case SSL_AD_PROTOCOL_VERSION:
+    case SSL_AD_INTERNAL_ERROR:
+    case SSL_AD_MISSING_EXTENSION:
+    case SSL_AD_UNSUPPORTED_EXTENSION:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static int alert_cause(const struct tls_link *tls, int alert, char *text, size_t size)
+{
+    bool with_key = bmi_method_setting_text("tls_psk")[0] != '\0';
+    bool protocol = alert_is_protocol(alert, with_key && tls->role == TLS_CLIENT);
+    snprintf(text, size, "it %s: %s", protocol ? "reports" : "refuses us",
+             SSL_alert_desc_string_long(alert));
+    return protocol ? -EPROTO : -EACCES;
+}
+
+static int reason_cause(const struct tls_link *tls, int reason, char *text, size_t size)
+{
+    const char *words = ERR_reason_error_string(ERR_peek_error());
+    const char *fault = tls->making ? tls->making->fault : NULL;
+    switch (reason) {
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+        words = fault ? fault : tls_fault_name(SSL_get_verify_result(tls->ssl));
+        break;
+    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+        words = "it has no certificate";
+        break;
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+        words = "its key is another one than ours of that identity";
+        break;
+    case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM: /* no key, and no certificate in its place */
+    case SSL_R_NO_SHARED_CIPHER:
+        words = fault ? fault : "it has no key of ours, and we have no certificate";
+        break;
+    default:
+        snprintf(text, size, "no TLS 1.3: %s", words ? words : "unknown error");
+        return -EPROTO;
+    }
+    snprintf(text, size, "%s", words);
+    return -EACCES;
+}
+
+int tls_cause_locked(struct tls_link *tls)
+{
+    const struct bmi_link *base = &tls->link->base;
+    char text[256];
+    int error = tls->read_error;
+    if (error) {
+        ERR_clear_error();
+        if (SSL_is_init_finished(tls->ssl))
+            return error; /* an end as any other connection's */
+        snprintf(text, sizeof(text), "it closed the connection within the handshake%s",
+                 tls->read_any ? "" : "; is it a TLS server?");
+    } else {
+        int reason = ERR_GET_REASON(ERR_peek_error());
+        error = reason >= ALERTS ? alert_cause(tls, reason - ALERTS, text, sizeof(text))
+                                 : reason_cause(tls, reason, text, sizeof(text));
+        ERR_clear_error();
+    }
+    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", base->host ? base->host : "?",
+                   (unsigned)base->host_number, text);
+    return error;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * identity.c - names in certificates: which are accepted (tls_peers), and which is the peer's.
+ *
+ * A name is a DNS name, an IP address, a URI or a mail address among the certificate's subject
+ * alternative names. Names with other than printable ASCII characters are ignored, so that no name
+ * can end early or forge a line of the log.
+ */
+#include <arpa/inet.h>
+#include <fnmatch.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+
+#include "tls.h"
+
+/* ---- one name ------------------------------------------------------------------------------- */
+
+static bool text_take(const ASN1_STRING *from, char name[TLS_NAME])
+{
+    const unsigned char *bytes = ASN1_STRING_get0_data(from);
+    int length = ASN1_STRING_length(from);
+    if (length <= 0 || length >= TLS_NAME)
+        return false;
+    for (int i = 0; i < length; i++)
+        if (bytes[i] <= ' ' || bytes[i] > '~')
+            return false;
+    memcpy(name, bytes, (size_t)length);
+    name[length] = '\0';
+    return true;
+}
+
+static bool name_take(const GENERAL_NAME *from, char name[TLS_NAME])
+{
+    int kind;
+    const ASN1_STRING *value = GENERAL_NAME_get0_value(from, &kind);
+    if (kind == GEN_DNS || kind == GEN_URI || kind == GEN_EMAIL)
+        return text_take(value, name);
+    if (kind != GEN_IPADD)
+        return false;
+    int length = ASN1_STRING_length(value);
+    int family = length == 4 ? AF_INET : AF_INET6;
+    return (length == 4 || length == 16) &&
+           inet_ntop(family, ASN1_STRING_get0_data(value), name, TLS_NAME);
+}
+
+/* Whether one of the patterns, separated by spaces, fits. */
+static bool accepted(const char *name, const char *patterns)
+{
+    char one[TLS_NAME];
+    while (*patterns != '\0') {
+        size_t length = strcspn(patterns, " ");
+        if (length > 0 && length < sizeof(one)) {
+            memcpy(one, patterns, length);
+            one[length] = '\0';
+            if (fnmatch(one, name, FNM_NOESCAPE) == 0)
+                return true;
+        }
+        patterns += length + (patterns[length] == ' ');
+    }
+    return false;
+}
+
+/* Finds the first name that is accepted. Returns whether there is one. */
+static bool name_find(X509 *certificate, char name[TLS_NAME])
+{
+    const char *patterns = bmi_method_setting_text("tls_peers");
+    GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
+    bool found = false;
+    for (int i = 0; !found && i < sk_GENERAL_NAME_num(names); i++)
+        found = name_take(sk_GENERAL_NAME_value(names, i), name) &&
+                (*patterns == '\0' || accepted(name, patterns));
+    GENERAL_NAMES_free(names);
+    return found;
+}
+
+/* ---- in a handshake ------------------------------------------------------------------------- */
+
+int tls_verify(int ok, X509_STORE_CTX *store)
+{
+    char name[TLS_NAME];
+    SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct tls_link *tls = SSL_get_app_data(ssl);
+    if (!ok || X509_STORE_CTX_get_error_depth(store) > 0)
+        return ok;
+    if (name_find(X509_STORE_CTX_get_current_cert(store), name))
+        return 1;
+    tls->making->fault = "its certificate has no name that is accepted (see tls_peers)";
+    X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
+    return 0;
+}
+
+char *tls_identity_make(struct tls_link *tls)
+{
+    char name[TLS_NAME];
+    X509 *certificate = SSL_get0_peer_certificate(tls->ssl);
+    if (SSL_session_reused(tls->ssl)) /* by a key of tls_psk */
+        return strdup(tls->making->identity);
+    return strdup(certificate && name_find(certificate, name) ? name : "?");
+}
+
+const char *tls_fault_name(long error)
+{
+    switch (error) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+        return "its certificate has expired";
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+        return "its certificate is not yet valid";
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+        return "its certificate is of an unknown authority";
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+        return "its certificate is of another name";
+    case X509_V_ERR_CERT_REVOKED:
+        return "its certificate is revoked";
+    case X509_V_ERR_CRL_HAS_EXPIRED:
+        return "the list of revoked certificates has expired";
+    case X509_V_ERR_UNABLE_TO_GET_CRL:
+        return "there is no list of revoked certificates of its authority";
+    default:
+        return X509_verify_cert_error_string(error);
+    }
+}

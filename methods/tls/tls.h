@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tls.h - declarations that the files of the tls method share.
+ *
+ * The method is tcp with a layer below the frames (struct stream_bytes): TLS 1.3 by OpenSSL, which
+ * authenticates both sides. Sockets, dialling and listening are those of methods/tcp, links those
+ * of methods/stream.
+ *
+ * Locks: `lock` of a struct tls_link guards its SSL object and what that writes to; it is held over
+ * one call of SSL_read or some records of SSL_write, and innermost. The writer (stream.h) sends the
+ * ciphertext without it. `lock` of struct tls_contexts guards the contexts.
+ */
+#ifndef TLS_H
+#define TLS_H
+
+#include <openssl/ssl.h>
+
+#include "methods/tcp/tcp.h"
+
+enum { TLS_NAME = 256, TLS_INSTANCE = 16 };
+
+enum tls_role { TLS_CLIENT, TLS_SERVER, TLS_ROLES };
+
+struct tls_contexts;
+
+struct tls_state {
+    struct tcp_state tcp;
+    struct tls_contexts *contexts;
+    uint8_t instance[TLS_INSTANCE]; /* random: names this process to the peers of a shared key */
+};
+
+/* Ciphertext that waits for room in the socket. */
+struct tls_buffer {
+    uint8_t *bytes;
+    size_t have, room;
+};
+
+struct tls_link {
+    struct stream_link *link;
+    struct bmi_lock lock;
+    SSL *ssl;                  /* lock; NULL before the first step of the handshake */
+    struct tls_buffer out;     /* lock: written by SSL, not taken by the writer */
+    atomic_bool any_out;       /* whether it holds anything */
+    uint64_t records;          /* lock: sent since the last update of the key */
+    int read_error;            /* lock: of the socket; 0: none */
+    bool read_any, read_short; /* lock: the socket gave a byte at all; gave less than asked for */
+
+    struct tls_buffer sending; /* the writer's */
+    size_t sent;               /* bytes of it */
+    atomic_bool any_sending;
+
+    /* poller */
+    bool unread; /* more can be read without the socket's report */
+    bool over;   /* reading has ended, with `status` */
+    int status;  /* as of a read */
+
+    enum tls_role role;
+    char *identity;            /* the peer's; set once, before the link is up */
+    struct tls_making *making; /* during the handshake: its step's */
+};
+
+/* What only the handshake needs. */
+struct tls_making {
+    const char *fault;       /* in words: why the peer is refused; NULL: see OpenSSL's errors */
+    char identity[TLS_NAME]; /* of the key that was used */
+    char wire[TLS_NAME];     /* the same, as it is sent */
+    char host[IP_HOST_SIZE]; /* that was dialled, for the check of the server's name */
+    bool host_is_numeric;
+};
+
+extern const struct bmi_method bmi__method_tls;
+
+static inline struct tls_state *tls_state_of(const struct stream_link *link)
+{
+    return link->base.state;
+}
+
+static inline struct tls_link *tls_link_of(const struct stream_link *link)
+{
+    return link->layer;
+}
+
+/* bytes.c */
+extern const struct stream_bytes tls_bytes;
+
+/* cause.c: why a connection failed, as an errno; logs it with the peer. The SSL's errors are in
+ * this thread's queue. The link's lock. */
+int tls_cause_locked(struct tls_link *tls);
+
+/* context.c: contexts with the credentials, read again when their files have changed. */
+struct tls_contexts *tls_contexts_make(void);
+void tls_contexts_free(struct tls_contexts *contexts);
+/* Returns one that the caller frees; NULL: there is none, which was logged. Any thread. Reads
+ * files. */
+SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role);
+
+/* identity.c: names of peers. */
+/* A callback of SSL_CTX_set_verify. */
+int tls_verify(int ok, X509_STORE_CTX *store);
+/* The peer's name: from its certificate, or of the key that was used; a copy for the caller. NULL:
+ * no memory. The handshake is complete. */
+char *tls_identity_make(struct tls_link *tls);
+/* The fault of a certificate, in words. */
+const char *tls_fault_name(long error);
+
+/* psk.c: keys that both sides know. */
+/* Reads the file into the context. Returns 0, or an errno, which was logged. */
+int tls_psk_load(SSL_CTX *context, const char *file);
+
+#endif
