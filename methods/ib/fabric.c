@@ -519,20 +519,9 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     ib_peer_put(state, peer);
 }
 
-/* Whether the name of a peer without links stays in the vector. A provider's connection may already
- * carry the messages of a new link: removing the name would cut it. Over shm there are no
- * connections; a name takes one of few places, and keeps a dead process's memory mapped. So it is
- * removed at once, unless lost pieces may still be returned through that memory. */
-static bool stays(struct ib_state *state)
-{
-    ib_lock(&state->fabric_lock);
-    bool any = !state->fabric->shared || state->fabric->lost;
-    ib_unlock(&state->fabric_lock);
-    return any;
-}
-
-/* Drops one user of the name. Without users it is kept for a while: the process may connect again.
- */
+/* Drops one user of the name. Without users it is kept for a while: a provider's connection may
+ * already carry the messages of a new link. Over shm there are no connections; a name takes one of
+ * few places, and keeps a dead process's memory mapped. So it is removed at once. */
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
 {
     enum {
@@ -545,7 +534,7 @@ void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
         return;
     }
     *peer_find(&state->peers, peer->name, peer->size) = peer->next;
-    if (!stays(state) && peer_remove(state, peer)) {
+    if (state->fabric->shared && peer_remove(state, peer)) {
         free(peer);
         return;
     }

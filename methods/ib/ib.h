@@ -93,7 +93,6 @@ enum {
     IB_PIECE_BYTES = 1 << 20, /* most bytes of one put or get */
     IB_PIECES = 8,            /* pieces of one link under way: frames (PINGs, too) wait for them */
     IB_PIECES_ALL = 512,      /* pieces of all links under way; beyond that each link has one */
-    IB_PIECES_KEPT = 64,      /* free pieces kept, of all links */
     IB_BATCH = 16,            /* completions read at a time */
     IB_PASS_BATCHES = 8,      /* batches read in one pass */
     IB_ENDPOINTS = 16,        /* endpoints of one process, each with its own local address */
@@ -168,7 +167,6 @@ struct ib_dial;
 struct ip_names;
 struct ib_handshake;
 struct ib_piece;
-struct ib_move;
 
 /* Memory of the method, registered if the provider wants that. */
 struct ib_memory {
@@ -222,10 +220,8 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     uint32_t taken_slots;
     struct ib_slots *more_slots;
-    struct ib_piece *lost; /* pieces of dead links that the network has not returned */
-    struct ib_piece *free_pieces;
-    uint32_t free_piece_count;
-    atomic_uint pieces; /* held by the network, of all live links */
+    struct ib_piece *pieces; /* those that the network has not returned */
+    atomic_uint piece_count; /* of them, those of live links */
 
     struct ib_slot slots[IB_SLOTS];
     struct ib_endpoint *endpoints; /* poller */
@@ -297,14 +293,11 @@ struct ib_link {
     /* send_lock */
     struct bmi_lock send_lock;
     struct bmi_frame_queue queue;
-    struct ib_move *moves, **moves_end; /* unfinished transfers */
-    struct ib_move *posting;            /* the first of them with pieces to post */
-    struct ib_move *done;               /* finished transfers, which the poller will report */
-    struct bmi_transfer *failed;        /* the same of transfers for which memory was lacking */
-    uint32_t sequence_out;              /* messages posted */
-    int failure;                        /* the error of a post; 0: none */
-    enum ib_closing closing;            /* as the core has requested */
-    uint8_t out[12];                    /* bytes that the exchange's socket has not taken yet */
+    struct bmi_transfer *transfers, *transfers_last; /* not reported to the core yet */
+    uint32_t sequence_out;                           /* messages posted */
+    int failure;                                     /* the error of a post; 0: none */
+    enum ib_closing closing;                         /* as the core has requested */
+    uint8_t out[12]; /* bytes that the exchange's socket has not taken yet */
     uint8_t out_size;
     uint32_t pieces; /* held by the network */
     uint32_t slots;  /* fabric_lock: the same, of messages */
@@ -557,33 +550,25 @@ void ib_memory_stop(struct ib_state *state);
 int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 bool ib_release(struct bmi_link *base, void *handle, bool wait);
-/* Gets the registration of a local buffer for a transfer; NULL: none is needed. fabric_lock not
- * held. */
-int ib_local_get(struct ib_state *state, void *memory, size_t size,
-                 struct bmi_registration **registration);
 int ib_memory_option(struct ib_state *state, struct bmi_method_memory *memory, bool set);
-static inline void *ib_local_descriptor(const struct bmi_registration *registration)
-{
-    return registration ? fi_mr_desc(registration->handle) : NULL;
-}
 
 /* transfer.c */
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 /* Posts waiting pieces of transfers. send_lock. */
-void ib_moves_post_locked(struct ib_link *link);
+void ib_transfers_post_locked(struct ib_link *link);
 /* Whether this process may read the memory of others of its user. */
 bool ib_reads_allowed(void);
 /* Continues the link's gets by process_vm_readv. Poller, no lock. */
-void ib_moves_read(struct ib_link *link);
+void ib_transfers_read(struct ib_link *link);
 /* The link that waits for the piece, or NULL. Poller. */
 struct ib_link *ib_piece_link(struct ib_operation *operation);
 /* Handles a piece that the network has returned. Poller, no lock. */
 void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
 /* Ends, with the status, transfers that were not posted, and if `all` also those that the network
  * has not returned. Reports them to the core. Poller, no lock. */
-void ib_moves_fail(struct ib_link *link, int status, bool all);
+void ib_transfers_fail(struct ib_link *link, int status, bool all);
 /* Reports finished transfers to the core. Poller, no lock. */
-void ib_moves_tell(struct ib_link *link);
+void ib_transfers_tell(struct ib_link *link);
 /* Frees all pieces, when the endpoints are closed. */
 void ib_pieces_free(struct ib_state *state);
 

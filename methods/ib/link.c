@@ -180,13 +180,13 @@ void ib_close(struct bmi_link *base, bool linger)
 
 void ib_link_step(struct ib_link *link)
 {
-    ib_moves_read(link);
-    ib_moves_tell(link);
+    ib_transfers_read(link);
+    ib_transfers_tell(link);
     ib_lock(&link->send_lock);
     enum ib_phase phase = link->phase;
     enum ib_closing closing = link->closing;
     int failure = link->failure;
-    bool moved = !link->moves; /* all */
+    bool moved = !link->transfers; /* all */
     bool idle = !link->queue.first && moved;
     ib_unlock(&link->send_lock);
 
@@ -254,7 +254,7 @@ static void give_back_frames(struct ib_link *link)
 static void link_finish(struct ib_link *link)
 {
     int status = link->end_status;
-    ib_moves_fail(link, status ? status : -ECONNRESET, true);
+    ib_transfers_fail(link, status ? status : -ECONNRESET, true);
     give_back_frames(link);
     if (status)
         ib_count(ib_state_of(link), BMI_COUNT_LINKS_FAILED, 1);
@@ -262,7 +262,7 @@ static void link_finish(struct ib_link *link)
     link->phase = IB_DOWN;
     ib_unlock(&link->send_lock);
     bmi_method_link_down(&link->base, status);
-    ib_moves_fail(link, status ? status : -ECONNRESET, true);
+    ib_transfers_fail(link, status ? status : -ECONNRESET, true);
     give_back_frames(link); /* frames of a thread that sent before it could know of the end */
     link_release(link);
 }
@@ -277,10 +277,10 @@ void ib_link_take_down(struct ib_link *link)
     link->sink.body.left = 0;
     ib_unlock(&link->receive_lock);
     give_back_frames(link);
-    ib_moves_fail(link, link->end_status ? link->end_status : -ECONNRESET, false);
+    ib_transfers_fail(link, link->end_status ? link->end_status : -ECONNRESET, false);
 
     ib_lock(&link->send_lock);
-    bool wait = link->moves != NULL;
+    bool wait = link->transfers != NULL;
     ib_unlock(&link->send_lock);
     if (wait)
         bmi_method_timer_set(&link->timer, IB_TRANSFER_WAIT_MS);
@@ -295,7 +295,7 @@ static bool has_to_be_cut(struct ib_link *link)
     if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks || link->done_sent)
         return false;
     ib_lock(&link->send_lock);
-    bool any = link->moves || atomic_load(&link->exposed) > 0;
+    bool any = link->pieces > 0 || atomic_load(&link->exposed) > 0;
     ib_unlock(&link->send_lock);
     return any;
 }

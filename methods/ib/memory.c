@@ -100,15 +100,6 @@ int ib_memory_start(struct ib_state *state)
     return bmi_method_cache_create(state->method, &registrar, state, &state->cache);
 }
 
-int ib_local_get(struct ib_state *state, void *memory, size_t size,
-                 struct bmi_registration **registration)
-{
-    *registration = NULL;
-    if (!state->fabric->local_memory)
-        return 0;
-    return bmi_method_cache_get(state->cache, memory, size, registration);
-}
-
 /* ---- for the other side ------------------------------------------------------------------------
  */
 

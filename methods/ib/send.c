@@ -219,7 +219,7 @@ void ib_flush(struct bmi_link *base)
 
     ib_lock(&link->send_lock);
     if (may_send_locked(link))
-        ib_moves_post_locked(link);
+        ib_transfers_post_locked(link);
     while (status == 0 && link->queue.first && may_send_locked(link)) {
         status = message_send_locked(link, &done_end);
         any |= status == 0;
