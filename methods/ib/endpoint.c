@@ -154,14 +154,14 @@ static struct ib_endpoint *endpoint_find(const struct ib_fabric *fabric, const c
 static int endpoint_add(struct ib_state *state, const char *host, struct ib_endpoint **out)
 {
     struct ib_fabric *fabric = state->fabric;
-    struct ib_signals signals;
+    struct sigaction signals[IB_SIGNALS];
     struct fi_info *info = NULL;
     struct ib_endpoint *endpoint = calloc(1, sizeof(*endpoint)), **place = &fabric->endpoints;
     if (!endpoint)
         return -ENOMEM;
     endpoint->name_hold = -1;
     snprintf(endpoint->host, sizeof(endpoint->host), "%s", host);
-    ib_signals_save(&signals);
+    ib_signals_save(signals);
     int status = ib_provider_info(state, host[0] ? host : NULL, &info);
     if (status == 0)
         status = ib_provider_name_choose(info);
@@ -174,7 +174,7 @@ static int endpoint_add(struct ib_state *state, const char *host, struct ib_endp
         status = endpoint_make(state, endpoint, info);
         ib_unlock(&state->fabric_lock);
     }
-    ib_signals_restore(&signals);
+    ib_signals_restore(signals);
     if (info)
         ib_library.freeinfo(info);
     if (status) {

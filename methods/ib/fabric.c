@@ -30,13 +30,12 @@ int ib_error(ssize_t status)
         return -EMSGSIZE;
     case FI_EOPBADSTATE:
         return -ECONNRESET;
+    case FI_ENOKEY:
+        return -EACCES;
     case FI_ENOEQ:
     case FI_EDOMAIN:
     case FI_ENOCQ:
     case FI_ENOAV:
-        return -ENOBUFS;
-    case FI_ENOKEY:
-        return -EACCES;
     case FI_EOVERRUN:
     case FI_ENORX:
         return -ENOBUFS;
@@ -106,13 +105,8 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->message_max = fabric->shared && info->tx_attr->inject_size < IB_MESSAGE_BYTES
                               ? info->tx_attr->inject_size
                               : IB_MESSAGE_BYTES;
-    bool tcp = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
     fabric->tells_source = ib_provider_tells_source(info->fabric_attr->prov_name);
     fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
-    bool ordered = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
-    /* tcp completes a put when it was written into a socket; the connection may break then, and be
-     * made again before the next message. */
-    fabric->put_delivers = tcp || !ordered;
     fabric->inject_max = info->tx_attr->inject_size;
     fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
     if (fabric->iovecs == 0)
@@ -160,19 +154,6 @@ static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
     return status ? ib_step_failed(state, "open an address vector", status) : 0;
 }
 
-static void slots_add_locked(struct ib_fabric *fabric, struct ib_slot *slots, int count,
-                             uint8_t *memory, struct fid_mr *registration)
-{
-    void *descriptor = registration ? fi_mr_desc(registration) : NULL;
-    for (int i = 0; i < count; i++, memory += IB_MESSAGE_BYTES) {
-        slots[i] = (struct ib_slot){.memory = memory,
-                                    .descriptor = descriptor,
-                                    .next = fabric->free_slots,
-                                    .operation.kind = IB_OPERATION_SEND};
-        fabric->free_slots = &slots[i];
-    }
-}
-
 int ib_slots_make_locked(struct ib_fabric *fabric)
 {
     struct ib_slots *more = calloc(1, sizeof(*more));
@@ -186,20 +167,17 @@ int ib_slots_make_locked(struct ib_fabric *fabric)
         free(more);
         return status;
     }
-    slots_add_locked(fabric, more->slots, IB_SLOTS_MORE, more->memory[0], more->registration);
-    more->next = fabric->more_slots;
-    fabric->more_slots = more;
-    return 0;
-}
-
-static int slots_make(struct ib_state *state, struct ib_fabric *fabric)
-{
-    size_t size = (size_t)IB_SLOTS * IB_MESSAGE_BYTES;
-    int status = ib_memory_map_locked(fabric, size, &fabric->memory);
-    if (status)
-        return ib_step_failed(state, "register its message slots", status);
-    slots_add_locked(fabric, fabric->slots, IB_SLOTS, fabric->memory.bytes,
-                     fabric->memory.registration);
+    for (int i = 0; i < IB_SLOTS_MADE; i++) {
+        more->slots[i] =
+            (struct ib_slot){.memory = more->memory[i],
+                             .descriptor =
+                                 more->registration ? fi_mr_desc(more->registration) : NULL,
+                             .next = fabric->free_slots,
+                             .operation.kind = IB_OPERATION_SEND};
+        fabric->free_slots = &more->slots[i];
+    }
+    more->next = fabric->slots;
+    fabric->slots = more;
     return 0;
 }
 
@@ -209,13 +187,13 @@ void ib_id_close(struct fid *id)
         fi_close(id);
 }
 
-static void more_slots_free(struct ib_fabric *fabric)
+static void slots_free(struct ib_fabric *fabric)
 {
-    while (fabric->more_slots) {
-        struct ib_slots *more = fabric->more_slots;
-        fabric->more_slots = more->next;
-        ib_id_close(more->registration ? &more->registration->fid : NULL);
-        free(more);
+    while (fabric->slots) {
+        struct ib_slots *slots = fabric->slots;
+        fabric->slots = slots->next;
+        ib_id_close(slots->registration ? &slots->registration->fid : NULL);
+        free(slots);
     }
 }
 
@@ -227,9 +205,8 @@ static void fabric_free(struct ib_state *state, struct ib_fabric *fabric)
         ib_pieces_free(state);
     ib_memory_stop(state);
     state->fabric = NULL;
-    more_slots_free(fabric);
+    slots_free(fabric);
     ib_endpoints_free(fabric);
-    ib_memory_unmap(&fabric->memory);
     ib_id_close(fabric->addresses ? &fabric->addresses->fid : NULL);
     ib_id_close(fabric->queue ? &fabric->queue->fid : NULL);
     ib_id_close(fabric->domain ? &fabric->domain->fid : NULL);
@@ -273,8 +250,7 @@ static int fabric_make(struct ib_state *state, struct ib_fabric *fabric, const c
     if (status)
         return ib_step_failed(state, "find a device", status);
     info_apply(fabric);
-    status = objects_open(state, fabric);
-    return status ? status : slots_make(state, fabric);
+    return objects_open(state, fabric);
 }
 
 int ib_fabric_open(struct ib_state *state, const char *host)
@@ -284,12 +260,12 @@ int ib_fabric_open(struct ib_state *state, const char *host)
     struct ib_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric)
         return -ENOMEM;
-    struct ib_signals signals;
-    ib_signals_save(&signals); /* the program keeps its own */
+    struct sigaction signals[IB_SIGNALS];
+    ib_signals_save(signals); /* the program keeps its own */
     int status = ib_memory_start(state);
     if (status == 0)
         status = fabric_make(state, fabric, host);
-    ib_signals_restore(&signals);
+    ib_signals_restore(signals);
     if (status)
         goto undo_fabric;
     state->wait_watch = (struct bmi_watch){.fd = fabric->wait_fd, .ready = ib_wait_ready};
@@ -321,21 +297,30 @@ void ib_fabric_close(struct ib_state *state)
         state->peers = peer->next;
         free(peer);
     }
-    while (state->idle_peers) {
-        struct ib_peer *peer = state->idle_peers;
-        state->idle_peers = peer->next;
-        free(peer);
-    }
     fabric_free(state, fabric);
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static struct ib_peer **peer_find(struct ib_peer **list, const uint8_t *name, uint32_t size)
+static struct ib_peer **peer_find(struct ib_state *state, const uint8_t *name, uint32_t size)
 {
-    while (*list && ((*list)->size != size || memcmp((*list)->name, name, size) != 0))
-        list = &(*list)->next;
-    return list;
+    struct ib_peer **place = &state->peers;
+    while (*place && ((*place)->size != size || memcmp((*place)->name, name, size) != 0))
+        place = &(*place)->next;
+    return place;
+}
+
+static void peer_insert(struct ib_state *state, struct ib_peer *peer)
+{
+    peer->next = state->peers;
+    state->peers = peer;
+    state->idle_count += peer->users == 0;
+}
+
+static void peer_unlist(struct ib_state *state, struct ib_peer **place)
+{
+    state->idle_count -= (*place)->users == 0;
+    *place = (*place)->next;
 }
 
 /* Whether the name can be removed from the vector, and its connection with it. libfabric 1.17's rxm
@@ -367,28 +352,23 @@ static bool peer_remove(struct ib_state *state, struct ib_peer *peer)
     return removable;
 }
 
-static void idle_insert(struct ib_state *state, struct ib_peer *peer)
-{
-    peer->next = state->idle_peers;
-    state->idle_peers = peer;
-    state->idle_count++;
-}
-
-/* Frees the name that was not used for the longest time. A name that has to stay in the vector is
- * kept as if it had just been used: inserted a second time it would have two users there, and would
- * never be removed. */
+/* Frees the unused name that was not used for the longest time. A name that has to stay in the
+ * vector is kept as if it had just been used: inserted a second time it would have two users there,
+ * and would never be removed. */
 static void oldest_forget(struct ib_state *state)
 {
-    struct ib_peer **last = &state->idle_peers;
-    while ((*last)->next)
-        last = &(*last)->next;
-    struct ib_peer *peer = *last;
-    *last = NULL;
-    state->idle_count--;
+    struct ib_peer **oldest = NULL;
+    for (struct ib_peer **at = &state->peers; *at; at = &(*at)->next)
+        if ((*at)->users == 0)
+            oldest = at;
+    if (!oldest)
+        return;
+    struct ib_peer *peer = *oldest;
+    peer_unlist(state, oldest);
     if (peer_remove(state, peer))
         free(peer);
     else
-        idle_insert(state, peer);
+        peer_insert(state, peer);
 }
 
 static int name_insert(struct ib_state *state, struct ib_peer *peer)
@@ -436,12 +416,10 @@ static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
         free(peer);
         return status;
     }
-    peer->size = size;
-    peer->doubtful = NULL;
-    atomic_init(&peer->settled, false);
+    *peer = (struct ib_peer){.size = size};
     memcpy(peer->name, name, size);
     status = name_insert(state, peer);
-    if (status && state->idle_peers && state->fabric->shared) {
+    if (status && state->fabric->shared) {
         oldest_forget(state);
         status = name_insert(state, peer);
     }
@@ -454,48 +432,26 @@ static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
 
 int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out)
 {
-    struct ib_peer *peer = *peer_find(&state->peers, name, size);
-    if (peer) {
-        peer->users++;
-        *out = peer;
-        return 0;
-    }
-    struct ib_peer **idle = peer_find(&state->idle_peers, name, size);
+    struct ib_peer **place = peer_find(state, name, size), *peer = *place;
     int status = 0;
-    if (*idle) {
-        peer = *idle;
-        *idle = peer->next;
-        state->idle_count--;
-    } else {
+    if (peer)
+        peer_unlist(state, place);
+    else
         status = peer_new(state, name, size, &peer);
-    }
     if (status)
         return status;
-    peer->users = 1;
-    peer->broken = false;
-    peer->next = state->peers;
-    state->peers = peer;
+    peer->users++;
+    peer_insert(state, peer);
     *out = peer;
     return 0;
 }
 
-static bool is_open(const struct ib_link *link)
-{
-    return link->phase < IB_ENDING;
-}
-
-static bool is_shut_down(const struct ib_link *link)
-{
-    return link->phase == IB_ENDING && !link->taken_down;
-}
-
-/* A link that uses the peer and for which `is` holds; NULL: none. */
-static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer,
-                                 bool (*is)(const struct ib_link *))
+/* A link that uses the peer, was shut down, and is not taken down; NULL: none. */
+static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer)
 {
     ib_lock(&state->list_lock);
     struct ib_link *link = state->links;
-    while (link && (link->peer != peer || !is(link)))
+    while (link && (link->peer != peer || link->phase != IB_ENDING || link->taken_down))
         link = link->list_next;
     ib_unlock(&state->list_lock);
     return link;
@@ -508,12 +464,15 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
         return;
     peer->broken = true;
     peer->users++;
-    while ((link = peer_link(state, peer, is_open)) != NULL)
-        ib_link_shut_down(link, status); /* after this no thread posts */
+    ib_lock(&state->list_lock);
+    for (link = state->links; link; link = link->list_next)
+        if (link->peer == peer)
+            ib_link_shut_down(link, status); /* after this no thread posts */
+    ib_unlock(&state->list_lock);
     bool removed = peer_remove(state, peer);
     if (removed)
-        *peer_find(&state->peers, peer->name, peer->size) = peer->next;
-    while ((link = peer_link(state, peer, is_shut_down)) != NULL)
+        peer_unlist(state, peer_find(state, peer->name, peer->size));
+    while ((link = peer_link(state, peer)) != NULL)
         ib_link_take_down(link);
     peer->broken = removed;
     ib_peer_put(state, peer);
@@ -521,24 +480,22 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
 
 /* Drops one user of the name. Without users it is kept for a while: a provider's connection may
  * already carry the messages of a new link. Over shm there are no connections; a name takes one of
- * few places, and keeps a dead process's memory mapped. So it is removed at once. */
+ * few places, and keeps a dead process's memory mapped. So it is removed at once. Two names are
+ * freed for each new one, so that names that had to stay go later. */
 void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
 {
-    enum {
-        FORGOTTEN = 2
-    }; /* frees two for each new one, so that names that had to stay go later */
     if (--peer->users > 0)
         return;
     if (peer->broken) {
         free(peer);
         return;
     }
-    *peer_find(&state->peers, peer->name, peer->size) = peer->next;
+    *peer_find(state, peer->name, peer->size) = peer->next;
     if (state->fabric->shared && peer_remove(state, peer)) {
         free(peer);
         return;
     }
-    idle_insert(state, peer);
-    for (int i = 0; i < FORGOTTEN && state->idle_count > IB_IDLE_PEERS; i++)
+    peer_insert(state, peer);
+    for (int i = 0; i < 2 && state->idle_count > IB_IDLE_PEERS; i++)
         oldest_forget(state);
 }

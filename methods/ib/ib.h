@@ -14,6 +14,7 @@
  *   receive_lock  one link's receive side. The poller holds it over a message, calls of
  *                 bmi_method_frame_arrived and body_arrived included.
  *   (the core's peer lock)
+ *   list_lock     the list of links.
  *   send_lock     one link's queue, state, and writes to its exchange.
  *   fabric_lock   the fabric and its endpoints: every call of libfabric on them, slots and pieces.
  *                 Of the core only bmi_method_defer and the registration cache are called under it.
@@ -65,12 +66,8 @@ extern struct ib_library {
 int ib_library_load(char *reason, size_t size);
 /* The program's signal actions, which providers change. */
 enum { IB_SIGNALS = 65 };
-struct ib_signals {
-    struct sigaction actions[IB_SIGNALS];
-    bool known[IB_SIGNALS];
-};
-void ib_signals_save(struct ib_signals *signals);
-void ib_signals_restore(const struct ib_signals *signals);
+void ib_signals_save(struct sigaction actions[IB_SIGNALS]);
+void ib_signals_restore(const struct sigaction actions[IB_SIGNALS]);
 
 enum {
     IB_VERSION = 3, /* of the exchange, the doorbell's page, and the messages' prefix */
@@ -79,8 +76,7 @@ enum {
         16384,           /* most bytes of a message: providers send these without a handshake */
     IB_SLOTS = 128,      /* most messages under way, of all links, */
     IB_LINK_SLOTS = 16,  /* and of one link */
-    IB_SLOTS_MORE = 32,  /* slots made at a time when all are in use */
-    IB_KEYS = 32,        /* random keys of memory generated at a time */
+    IB_SLOTS_MADE = 32,  /* slots made at a time when all are in use */
     IB_BUFFERS = 4,      /* receive buffers posted */
     IB_BUFFERS_SHM = 24, /* the same over shm: one for each message between two passes */
     IB_QUEUE_SHM = 4096, /* room of the completion queue over shm */
@@ -134,12 +130,12 @@ struct ib_slot {
     void *descriptor; /* of its memory's registration */
 };
 
-/* Additional slots; kept until the endpoint is closed. */
+/* Slots; kept until the endpoint is closed. */
 struct ib_slots {
     struct ib_slots *next;
     struct fid_mr *registration; /* NULL: none is needed */
-    struct ib_slot slots[IB_SLOTS_MORE];
-    uint8_t memory[IB_SLOTS_MORE][IB_MESSAGE_BYTES];
+    struct ib_slot slots[IB_SLOTS_MADE];
+    uint8_t memory[IB_SLOTS_MADE][IB_MESSAGE_BYTES];
 };
 
 /* A scheme, and the providers that it may use, best first. */
@@ -151,7 +147,7 @@ struct ib_kind {
 
 /* The name of another process's endpoint in the address vector. Poller. */
 struct ib_peer {
-    struct ib_peer *next; /* list of the peers in use, or of the idle ones */
+    struct ib_peer *next; /* the last one used is the first of the list */
     fi_addr_t address;
     uint32_t users; /* number of links */
     uint32_t size;
@@ -204,26 +200,20 @@ struct ib_fabric {
     bool provider_keys;     /* the provider chooses keys, else we do */
     bool real_registration; /* registering is expensive: goes through the cache */
     bool breaks;            /* there are connections: see ib_provider_connects */
-    bool put_delivers;      /* puts request FI_DELIVERY_COMPLETE, since later messages may overtake
-                               a put, or a connection that breaks may lose it unnoticed */
     bool tells_source;      /* see ib_provider_tells_source */
     bool shared;            /* the provider is shm: processes share memory */
     bool many;              /* it has an endpoint for each local address */
     size_t message_max;     /* most bytes of a message */
     size_t inject_max, piece_max;
     size_t iovecs, remote_iovecs; /* most segments of a piece */
-    struct ib_memory memory;      /* that of `slots` */
 
     /* fabric_lock */
-    uint64_t keys[IB_KEYS]; /* random; the first `key_count` were not used yet */
-    uint32_t key_count;
     struct ib_slot *free_slots;
     uint32_t taken_slots;
-    struct ib_slots *more_slots;
+    struct ib_slots *slots;
     struct ib_piece *pieces; /* those that the network has not returned */
     atomic_uint piece_count; /* of them, those of live links */
 
-    struct ib_slot slots[IB_SLOTS];
     struct ib_endpoint *endpoints; /* poller */
 };
 
@@ -253,8 +243,8 @@ struct ib_state {
     uint32_t retry_ms;       /* 0: not set */
     struct ib_link **tokens; /* by index; NULL: free */
     uint32_t token_count;
-    struct ib_peer *peers, *idle_peers;
-    uint32_t idle_count;
+    struct ib_peer *peers;
+    uint32_t idle_count; /* those without users */
     struct stream_acceptor acceptor;
     struct ip_names *names;
     atomic_int port; /* the first one listened on, 0: none */

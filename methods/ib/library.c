@@ -63,26 +63,22 @@ static const char *symbols_find(void)
     return NULL;
 }
 
-/* A copy of the program's environment, with our settings added where it has none; NULL: no memory.
- */
+/* A copy of the program's environment, with our settings behind the program's; NULL: no memory. */
 static char **environment_make(void)
 {
-    static char cleanup[] = "FI_AV_REMOVE_CLEANUP=1", no_cache[] = "FI_MR_CACHE_MAX_COUNT=0",
-                few_buffers[] = "FI_OFI_RXM_MSG_RX_SIZE=128";
-    size_t count = 0, ours = 0;
+    static char *const settings[] = {"FI_AV_REMOVE_CLEANUP=1", "FI_MR_CACHE_MAX_COUNT=0",
+                                     "FI_OFI_RXM_MSG_RX_SIZE=128"};
+    enum { SETTINGS = sizeof(settings) / sizeof(settings[0]) };
+    size_t count = 0;
     while (environ && environ[count])
         count++;
-    char **copy = calloc(count + 4, sizeof(*copy));
+    char **copy = calloc(count + SETTINGS + 1, sizeof(*copy));
     if (!copy)
         return NULL;
-    if (!getenv("FI_AV_REMOVE_CLEANUP"))
-        copy[ours++] = cleanup;
-    if (!getenv("FI_MR_CACHE_MAX_COUNT"))
-        copy[ours++] = no_cache;
-    if (!getenv("FI_OFI_RXM_MSG_RX_SIZE"))
-        copy[ours++] = few_buffers;
     if (count > 0)
-        memcpy(copy + ours, environ, count * sizeof(*copy));
+        memcpy(copy, environ, count * sizeof(*copy));
+    for (int i = 0; i < SETTINGS; i++) /* of two equal names the first counts */
+        copy[count + (size_t)i] = settings[i];
     return copy;
 }
 
@@ -141,24 +137,15 @@ int ib_library_load(char *reason, size_t size)
     return error;
 }
 
-void ib_signals_save(struct ib_signals *signals)
+/* Both fail for the signals that no program can handle. */
+void ib_signals_save(struct sigaction actions[IB_SIGNALS])
 {
     for (int i = 1; i < IB_SIGNALS; i++)
-        signals->known[i] = sigaction(i, NULL, &signals->actions[i]) == 0;
+        sigaction(i, NULL, &actions[i]);
 }
 
-static bool same_action(const struct sigaction *one, const struct sigaction *other)
+void ib_signals_restore(const struct sigaction actions[IB_SIGNALS])
 {
-    return one->sa_flags == other->sa_flags &&
-           (one->sa_flags & SA_SIGINFO ? one->sa_sigaction == other->sa_sigaction
-                                       : one->sa_handler == other->sa_handler);
-}
-
-void ib_signals_restore(const struct ib_signals *signals)
-{
-    struct sigaction now;
     for (int i = 1; i < IB_SIGNALS; i++)
-        if (signals->known[i] && sigaction(i, NULL, &now) == 0 &&
-            !same_action(&now, &signals->actions[i]))
-            sigaction(i, &signals->actions[i], NULL);
+        sigaction(i, &actions[i], NULL);
 }

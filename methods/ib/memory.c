@@ -42,26 +42,13 @@ static uint64_t access_all(void)
     return FI_REMOTE_WRITE | FI_REMOTE_READ | FI_WRITE | FI_READ;
 }
 
-/* Generates many keys at a time: a call of the random source takes microseconds, whatever its size.
- * fabric_lock. */
-static int key_take(struct ib_fabric *fabric, uint64_t *key)
-{
-    if (fabric->key_count == 0) {
-        if (RAND_bytes((uint8_t *)fabric->keys, sizeof(fabric->keys)) != 1)
-            return -EIO;
-        fabric->key_count = IB_KEYS;
-    }
-    *key = fabric->keys[--fabric->key_count];
-    return 0;
-}
-
 int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size_t size,
                               uint64_t access, struct fid_mr **region)
 {
     ssize_t status = -FI_ENOKEY;
     for (int i = 0; i < KEY_TRIES && status == -FI_ENOKEY; i++) {
         uint64_t key = 0;
-        if (!fabric->provider_keys && key_take(fabric, &key) < 0)
+        if (!fabric->provider_keys && RAND_bytes((uint8_t *)&key, sizeof(key)) != 1)
             return -EIO;
         if (fabric->info->domain_attr->mr_key_size < sizeof(key))
             key &= (UINT64_C(1) << (8 * fabric->info->domain_attr->mr_key_size)) - 1;

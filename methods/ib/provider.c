@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <openssl/rand.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -53,21 +52,13 @@ static struct fi_info *hints_make(const char *provider)
     return hints;
 }
 
-/* Several descriptions may be of the same endpoint. Prefers one that can deliver a message after
- * the puts before it. */
 static int info_get(const char *provider, const char *host, struct fi_info **info)
 {
     struct fi_info *hints = hints_make(provider);
     if (!hints)
         return -ENOMEM;
-    uint64_t ordered = hints->tx_attr->msg_order | FI_ORDER_SAW;
-    uint64_t flags = host ? FI_SOURCE : 0;
-    hints->tx_attr->msg_order = ordered;
-    int status = ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
-    if (status && status != -FI_ENOMEM) {
-        hints->tx_attr->msg_order = FI_ORDER_SAS;
-        status = ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, flags, hints, info);
-    }
+    int status =
+        ib_library.getinfo(FABRIC_API, host, host ? "0" : NULL, host ? FI_SOURCE : 0, hints, info);
     ib_library.freeinfo(hints);
     return status ? ib_error(status) : 0;
 }
@@ -148,42 +139,29 @@ int ib_provider_info(const struct ib_state *state, const char *host, struct fi_i
     return status;
 }
 
-/* Appends to a text, as far as there is room. */
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size,
-                                                         const char *format, ...)
-{
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
-}
-
 /* Takes the first provider that has a device; reports what the providers before it lack. Without
  * memory it takes none, since the next one might not be the one that our peers use. */
 static int providers_try(const struct ib_kind *kind, struct bmi_method_choice *choice)
 {
-    char lacking[384] = "";
+    char lacking[384] = "none better is known";
+    size_t used = 0;
     for (const char *const *name = kind->providers; *name; name++) {
         struct fi_info *info = NULL;
         int answer = info_get(*name, NULL, &info);
         if (answer == 0) {
             snprintf(choice->provider, sizeof(choice->provider), "%s", *name);
             snprintf(choice->device, sizeof(choice->device), "%s", info->domain_attr->name);
+            snprintf(choice->reason, sizeof(choice->reason), "the best present (%s)", lacking);
             ib_library.freeinfo(info);
-            if (lacking[0])
-                snprintf(choice->reason, sizeof(choice->reason), "the best present (%s)", lacking);
-            else
-                snprintf(choice->reason, sizeof(choice->reason), "the best that %s takes",
-                         kind->scheme);
             return 0;
         }
         if (answer == -ENOMEM) {
             snprintf(choice->reason, sizeof(choice->reason), "no memory to look for %s", *name);
             return -ENOMEM;
         }
-        append(lacking, sizeof(lacking), "%s%s: %s", lacking[0] ? "; " : "", *name,
-               ib_library.strerror(-answer));
+        if (used < sizeof(lacking))
+            used += (size_t)snprintf(lacking + used, sizeof(lacking) - used, "%s%s: %s",
+                                     used > 0 ? "; " : "", *name, ib_library.strerror(-answer));
     }
     snprintf(choice->reason, sizeof(choice->reason), "no provider has a device here (%s). %s",
              lacking, kind->advice);
@@ -192,11 +170,11 @@ static int providers_try(const struct ib_kind *kind, struct bmi_method_choice *c
 
 int ib_provider_choose(const struct ib_kind *kind, struct bmi_method_choice *choice)
 {
-    struct ib_signals signals;
-    ib_signals_save(&signals);
+    struct sigaction signals[IB_SIGNALS];
+    ib_signals_save(signals);
     int status = ib_library_load(choice->reason, sizeof(choice->reason));
     if (status == 0)
         status = providers_try(kind, choice);
-    ib_signals_restore(&signals);
+    ib_signals_restore(signals);
     return status;
 }

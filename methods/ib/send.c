@@ -81,15 +81,15 @@ static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
 /* ---- slots ------------------------------------------------------------------------------------
  */
 
-/* Whether the link may have one more slot. It may always have a first one, for which memory is
- * allocated if needed; more only while slots of IB_SLOTS are free, and IB_LINK_SLOTS at most. */
+/* Whether the link may have one more slot, and there is one. It may always have a first one; more
+ * only while fewer than IB_SLOTS are taken, and IB_LINK_SLOTS at most. */
 static bool slot_allowed_locked(struct ib_link *link)
 {
     struct ib_fabric *fabric = ib_state_of(link)->fabric;
     ib_assert_locked(&ib_state_of(link)->fabric_lock);
-    if (link->slots == 0)
-        return fabric->free_slots || ib_slots_make_locked(fabric) == 0;
-    return link->slots < IB_LINK_SLOTS && link->slots + fabric->taken_slots < IB_SLOTS;
+    bool may = link->slots == 0 ||
+               (link->slots < IB_LINK_SLOTS && link->slots + fabric->taken_slots < IB_SLOTS);
+    return may && (fabric->free_slots || ib_slots_make_locked(fabric) == 0);
 }
 
 /* Takes a slot. Returns 0; WAITS; or -EAGAIN: there is no memory for the link's first slot. */

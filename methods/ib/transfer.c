@@ -6,8 +6,8 @@
  * the order of the transfers. A transfer is over when the network has returned all pieces, with the
  * status of the first that failed; then the poller reports it to the core.
  *
- * A put requests FI_DELIVERY_COMPLETE if its completion would only mean that it was written to a
- * socket (tcp), or if later messages may overtake it.
+ * A put requests FI_DELIVERY_COMPLETE: later messages may overtake it, and tcp would complete it
+ * when it was written into a socket, whose connection may then break unnoticed.
  *
  * If the network does not return the pieces of a dead link, they are detached after a while, and
  * belong to the fabric until it closes.
@@ -143,11 +143,10 @@ static int piece_issue(struct ib_link *link, struct ib_piece *piece)
                                  .rma_iov = piece->remote,
                                  .rma_iov_count = piece->remote_count,
                                  .context = &piece->operation.context};
-    uint64_t deliver = fabric->put_delivers ? FI_DELIVERY_COMPLETE : 0;
     ib_lock(&state->fabric_lock);
-    ssize_t status = piece->transfer->get
-                         ? fi_readmsg(link->endpoint->id, &message, FI_COMPLETION)
-                         : fi_writemsg(link->endpoint->id, &message, FI_COMPLETION | deliver);
+    ssize_t status = piece->transfer->get ? fi_readmsg(link->endpoint->id, &message, FI_COMPLETION)
+                                          : fi_writemsg(link->endpoint->id, &message,
+                                                        FI_COMPLETION | FI_DELIVERY_COMPLETE);
     if (status == 0) {
         piece->next = fabric->pieces;
         piece->link_to_me = &fabric->pieces;
