@@ -274,7 +274,7 @@ static void link_release_socket(struct stream_link *link)
 
     bmi_method_timer_clear(&link->timer);
     stream_link_dial_free(link);
-    if (link->handshake)
+    if (link->has_handshake)
         stream_secure_free(link);
     if (link->layer)
         stream_bytes_of(link)->free(link);

@@ -165,7 +165,7 @@ void stream_secure_free(struct stream_link *link)
     struct stream_handshake *handshake = link->handshake;
     struct stream_state *state = stream_state_of(link);
 
-    link->handshake = NULL;
+    link->has_handshake = false;
     if (handshake->state == STEP_QUEUED)
         queue_remove(&state->securing, handshake);
     if (link->accepted) {
@@ -224,6 +224,7 @@ static int handshake_make(struct stream_link *link)
     handshake->link = link;
     handshake->since_ns = bmi_method_now_ns();
     link->handshake = handshake;
+    link->has_handshake = true;
     if (link->accepted)
         list_append(&stream_state_of(link)->securing, handshake);
     return 0;

@@ -71,9 +71,13 @@ enum stream_phase {
     STREAM_SECURING, /* the socket is connected, the layer's handshake goes on (secure.c) */
     STREAM_UP,
     STREAM_DOWN
-};
+} __attribute__((packed));
 
-enum stream_closing { STREAM_OPEN, STREAM_CLOSE_LINGERING, STREAM_CLOSE_NOW };
+enum stream_closing {
+    STREAM_OPEN,
+    STREAM_CLOSE_LINGERING,
+    STREAM_CLOSE_NOW
+} __attribute__((packed));
 
 struct stream_link;
 
@@ -137,6 +141,7 @@ struct stream_socket {
     bool (*delivered)(int fd);
 };
 
+/* An idle peer, of which this is the larger part, takes 1 KiB at most (peers_stress). */
 struct stream_link {
     struct bmi_link base;
     struct bmi_watch watch;          /* watch.fd is the socket, -1: none. The poller changes it
@@ -151,11 +156,12 @@ struct stream_link {
 
     /* send_lock */
     struct bmi_lock send_lock;
-    int failure; /* send_lock: 0, or the error of a write */
     struct bmi_frame_queue queue;
     struct bmi_frame *write_last; /* the last one that is being written; NULL: none is */
     atomic_uint write_ended;      /* a futex, counted up if `withdrawing` */
-    uint32_t withdrawing;         /* threads that wait for it */
+    int failure;                  /* 0, or the error of a write */
+    int end_status;               /* status to end with, if `ending` */
+    uint16_t withdrawing;         /* threads that wait for a write to end */
     enum stream_closing closing;  /* the core's request */
     atomic_bool closed; /* the core has requested it; the poller also reads it without the lock */
     bool writing;       /* one thread writes */
@@ -173,22 +179,24 @@ struct stream_link {
     bool known;  /* to the core: it is notified of the link's end */
     bool ended;  /* the layer has queued the end of our direction */
     bool unread; /* the layer may have bytes that the socket does not report */
+    bool has_handshake;
     uint8_t linger_wait_ms;
     void *dial; /* the method's, until the link is up or has failed; changed under send_lock, too */
     struct bmi_timer timer;
-    struct stream_handshake *handshake; /* while STREAM_SECURING; see secure.c */
-    void *layer;                        /* of struct stream_bytes; set before STREAM_UP */
+    void *layer; /* of struct stream_bytes; set before STREAM_UP */
 
     /* receive_lock */
     struct bmi_lock receive_lock;
-    int end_status; /* send_lock: status to end with, if `ending` */
-    struct bmi_sink sink;
-    uint64_t body_left;  /* bytes of the present body still to come */
     bool body_direct;    /* no byte of the body went through the read-ahead buffer so far */
     bool retracted;      /* the sink's owner has gone */
     bool any_frame;      /* one header at least was whole */
     uint8_t header_have; /* bytes of the next header */
-    uint8_t header[BMI_FRAME_HEADER];
+    struct bmi_sink sink;
+    uint64_t body_left; /* bytes of the present body still to come */
+    union {
+        struct stream_handshake *handshake; /* poller: if `has_handshake`, before the first frame */
+        uint8_t header[BMI_FRAME_HEADER];
+    };
 };
 
 /* The counts of a receive pass, added to the core's counters once, at its end. */
