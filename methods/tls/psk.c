@@ -224,9 +224,13 @@ int tls_psk_load(SSL_CTX *context, const char *name)
     }
     int bad = keys_read(file, &keys);
     fclose(file);
-    if (bad || !keys || SSL_CTX_set_ex_data(context, keys_index, keys) != 1) {
+    if (bad > 0)
         bmi_method_log(BMI_LOG_ERROR, NULL, "tls: file '%s', line %d: no identity:key in hex", name,
                        bad);
+    else if (bad < 0 || !keys)
+        bmi_method_log(BMI_LOG_ERROR, NULL, "tls: file '%s': %s", name,
+                       bad < 0 ? "no memory" : "it holds no key");
+    if (bad || !keys || SSL_CTX_set_ex_data(context, keys_index, keys) != 1) {
         keys_free(keys);
         return -EACCES;
     }
