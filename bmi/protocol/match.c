@@ -37,17 +37,19 @@ static void sink_fill(struct bmi_sink *sink, enum sink_kind kind, void *owner, u
  * which costs what the question saves: there large messages always ask. */
 static void large_learn(struct peer *peer, bmi_size_t size, bool in_time)
 {
-    enum { IN_TIME_ENOUGH = 4 };
+    enum { IN_TIME_LEAST = 4, TOO_LATE_MOST = 5 };
     const struct bmi_method_limits *limits = &peer->link->method->limits;
     if (size <= (bmi_size_t)peer->eager_max || size > limits->frame_max || limits->put ||
         limits->get)
         return;
-    bool allowed = peer->in_time == IN_TIME_ENOUGH;
+    bool allowed = peer->in_time >= IN_TIME_LEAST << peer->too_late;
+    if (in_time && !allowed)
+        peer->in_time++;
+    if (!in_time && allowed && peer->too_late < TOO_LATE_MOST)
+        peer->too_late++;
     if (!in_time)
         peer->in_time = 0;
-    else if (!allowed)
-        peer->in_time++;
-    bool allow = peer->in_time == IN_TIME_ENOUGH;
+    bool allow = peer->in_time >= IN_TIME_LEAST << peer->too_late;
     if (allow == allowed)
         return;
     struct wire_header header = {.type = WIRE_CREDIT,

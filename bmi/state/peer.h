@@ -188,8 +188,9 @@ struct peer {
     uint32_t stream_bytes;              /* of DATA frames with the method */
     uint32_t eager_max, unexpected_max; /* what the peer takes */
     uint32_t announcement_bytes;        /* charged for the announcements that are kept */
-    uint32_t answers : 24; /* control frames with the method that the peer caused; a few thousand */
+    uint32_t answers : 20; /* control frames with the method that the peer caused; a few thousand */
     uint32_t in_time : 8;  /* its last large messages that found their receive in time, match.c */
+    uint32_t too_late : 4; /* permissions for such that ended, up to a few */
     uint32_t flush_pass;   /* api: coalescing, see flush_wanted_locked */
     /* credit.c */
     struct peer *wants_next;                 /* budget's lock */
