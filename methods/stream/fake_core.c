@@ -29,6 +29,10 @@ int64_t fake_send_buffer;
 int64_t fake_peer_timeout_ms = 30000;
 int64_t fake_connect_timeout_ms = 10000;
 
+const char *fake_tls_psk = "";
+int64_t fake_tls_key_records = 1 << 24;
+bool fake_quiet;
+
 static int epoll_fd;
 static _Atomic(struct bmi_deferred *) deferred;
 static struct bmi_timer *timers;
@@ -242,18 +246,27 @@ int64_t bmi_method_setting(const char *name)
                     {"registration_bytes", 1 << 30},
                     {"registration_count", 1024},
                     {"registration_keep", 0},
-                    {"ofi_register_all", 0}};
+                    {"ofi_register_all", 0},
+                    {"handshake_timeout_ms", 10000},
+                    {"handshakes_max", 64}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     if (strcmp(name, "peer_timeout_ms") == 0)
         return fake_peer_timeout_ms;
     if (strcmp(name, "connect_timeout_ms") == 0)
         return fake_connect_timeout_ms;
+    if (strcmp(name, "tls_key_records") == 0)
+        return fake_tls_key_records;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
         if (strcmp(settings[i].name, name) == 0)
             return settings[i].value;
     fprintf(stderr, "no setting %s\n", name);
     abort();
+}
+
+const char *bmi_method_setting_text(const char *name)
+{
+    return strcmp(name, "tls_psk") == 0 ? fake_tls_psk : "";
 }
 
 void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
@@ -263,7 +276,8 @@ void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const
     va_start(arguments, format);
     vsnprintf(fake_logged, sizeof(fake_logged), format, arguments);
     va_end(arguments);
-    fprintf(stderr, "[log %d] %s\n", (int)level, fake_logged);
+    if (!fake_quiet)
+        fprintf(stderr, "[log %d] %s\n", (int)level, fake_logged);
 }
 
 _Atomic int64_t *bmi_method_counters(const struct bmi_method *method)

@@ -60,6 +60,9 @@ extern _Atomic int64_t fake_counters[BMI_COUNT_COUNTERS];
 extern char fake_logged[256];    /* the last text of the log */
 extern int64_t fake_send_buffer; /* the setting tcp_sndbuf */
 extern int64_t fake_peer_timeout_ms, fake_connect_timeout_ms;
+extern const char *fake_tls_psk;     /* the setting */
+extern int64_t fake_tls_key_records; /* the setting */
+extern bool fake_quiet;              /* the log is not printed */
 
 void fake_start(void);
 /* Stops the method, then runs the deferred calls. Returns the number of links not taken down. */
