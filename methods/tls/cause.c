@@ -58,7 +58,8 @@ static int reason_cause(const struct tls_link *tls, int reason, char *text, size
         words = fault ? fault : "it has no key of ours, and we have no certificate";
         break;
     default:
-        snprintf(text, size, "no TLS 1.3: %s", words ? words : "unknown error");
+        snprintf(text, size, "%s: %s", tls->making ? "no TLS 1.3" : "a bad record",
+                 words ? words : "unknown error");
         return -EPROTO;
     }
     snprintf(text, size, "%s", words);
@@ -68,6 +69,7 @@ static int reason_cause(const struct tls_link *tls, int reason, char *text, size
 int tls_cause_locked(struct tls_link *tls)
 {
     const struct bmi_link *base = &tls->link->base;
+    const char *name = base->host ? base->host : tls->identity; /* a link that is up has no host */
     char text[256];
     int error = tls->read_error;
     if (error) {
@@ -82,7 +84,7 @@ int tls_cause_locked(struct tls_link *tls)
                                  : reason_cause(tls, reason, text, sizeof(text));
         ERR_clear_error();
     }
-    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", base->host ? base->host : "?",
-                   (unsigned)base->host_number, text);
+    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", name ? name : "?", (unsigned)base->host_number,
+                   text);
     return error;
 }
