@@ -269,9 +269,9 @@ static void ask(const struct BMI_unexpected_info *info)
 static void others_gone(const char *name)
 {
     uint64_t until = now_ns() + TEST_BOUND_MS * UINT64_C(1000000);
-    while (method_statistics("bmi_tcp").links > 1 && now_ns() < until)
+    while (method_statistics(test_method()).links > 1 && now_ns() < until)
         operations_step(10);
-    CHECK(method_statistics("bmi_tcp").links == 1, "%s: its connection is left", name);
+    CHECK(method_statistics(test_method()).links == 1, "%s: its connection is left", name);
     struct bmi_statistics gauges = statistics_of(0);
     CHECK(gauges.unmatched_bytes == 0 && gauges.unexpected_bytes == 0, "%s: its memory is left",
           name);
@@ -304,12 +304,12 @@ static void reset_run(struct child *peer, bool receive)
         operations_step(10);
     if (receive)
         note_receive(&noted, asker, buffer, sizeof buffer, BODY_TAG);
-    uint64_t frames = method_statistics("bmi_tcp").frames_received;
-    uint64_t bytes = method_statistics("bmi_tcp").bytes_received;
+    uint64_t frames = method_statistics(test_method()).frames_received;
+    uint64_t bytes = method_statistics(test_method()).bytes_received;
     tell_number(peer->channel, 0);
     /* The healthy client's frames count as well: the bytes only show that time has passed. */
-    while (method_statistics("bmi_tcp").bytes_received < bytes + 100000 ||
-           method_statistics("bmi_tcp").frames_received < frames + 20)
+    while (method_statistics(test_method()).bytes_received < bytes + 100000 ||
+           method_statistics(test_method()).frames_received < frames + 20)
         operations_step(10);
     CHECK(!noted.ended, "a receive ended with half its message: %s", status_name(noted.status));
     tell_number(peer->channel, 0);
@@ -337,7 +337,7 @@ int main(void)
 
     setenv("BMI_PEER_TIMEOUT_MS", "0", 1); /* a peer that is silent because the machine is busy
                                               stays */
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     test_unexpected = ask;
     tell(peer.channel, listening, sizeof listening);
@@ -346,7 +346,7 @@ int main(void)
     for (unsigned i = 0; i < CASES; i++)
         case_run(&peer, i, report);
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=30000"), "BMI_SETTING");
-    uint64_t bad = method_statistics("bmi_tcp").bad_frames;
+    uint64_t bad = method_statistics(test_method()).bad_frames;
     printf("  connections ended for what they sent: %llu\n", (unsigned long long)bad);
     CHECK(bad >= 10, "only %llu were noticed as bad", (unsigned long long)bad);
     reset_run(&peer, true);

@@ -42,7 +42,7 @@ static int victim(void *argument, int channel)
 {
     static char small[SIZE], bulk[BULK];
     (void)argument;
-    serve("tcp://127.0.0.1:0", 0, victims);
+    serve_here(0, victims);
     operations_open();
     test_unexpected = victim_asked;
     tell(channel, victims, sizeof victims);
@@ -220,7 +220,7 @@ int main(void)
     struct child false_one = child_start("impostor", impostor, NULL);
     struct child true_one = child_start("victim", victim, NULL);
     hear(true_one.channel, victims, sizeof victims);
-    serve("tcp://127.0.0.1:0", 0, ours);
+    serve_here(0, ours);
     operations_open();
     test_unexpected = impostor_spoke;
     tell(false_one.channel, ours, sizeof ours);

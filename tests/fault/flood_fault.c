@@ -214,7 +214,7 @@ static void flood_run(struct child *child, unsigned kind, struct echo_report *re
           "%s: memory grew by %zu bytes", floods[kind].name, most - before);
     CHECK(longest_ms < TEST_BOUND_MS, "%s: others were held up", floods[kind].name);
     tell_number(child->channel, 0);
-    while (method_statistics("bmi_tcp").links > 1)
+    while (method_statistics(test_method()).links > 1)
         operations_step(10); /* fetches messages within the credit */
     exchanges = atomic_load(&report->exchanges);
     while (atomic_load(&report->exchanges) < exchanges + 10)
@@ -228,7 +228,7 @@ int main(void)
     struct child child = child_start("flooder", flooder, NULL);
     struct child client = echo_client_start(report);
     setenv("BMI_PEER_MEMORY", "128K", 1);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     test_unexpected = take;
     tell(child.channel, listening, sizeof listening);

@@ -125,7 +125,7 @@ int main(void)
     snprintf(timeout, sizeof timeout, "%u", TIMEOUT_MS * test_slowness());
     setenv("BMI_PEER_TIMEOUT_MS", timeout, 1);
     setenv("BMI_LINGER_MS", "300", 1);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     test_unexpected = here;
     tell(child.channel, listening, sizeof listening);

@@ -17,6 +17,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#if TEST_SSL
+#include "raw_tls.h"
+#endif
+
 enum { HELLO_FIXED = 52 };
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -189,7 +193,9 @@ int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN])
         snprintf(listening, BMI_MAX_ADDR_LEN, "unix://@%.*s", (int)length,
                  address.to.un.sun_path + 1);
     } else {
-        snprintf(listening, BMI_MAX_ADDR_LEN, "tcp://%s:%u", host, ntohs(address.to.in.sin_port));
+        const char *scheme = strcmp(test_scheme(), "tls") == 0 ? "tls" : "tcp";
+        snprintf(listening, BMI_MAX_ADDR_LEN, "%s://%s:%u", scheme, host,
+                 ntohs(address.to.in.sin_port));
     }
     return descriptor;
 }
@@ -203,7 +209,19 @@ static void socket_connect(int descriptor, const struct address *address, const 
     CHECK(result == 0, "connect to %s: %s", listening, strerror(errno));
 }
 
-int raw_connect(const char *listening, int receive_buffer)
+/* TLS, where the address has that scheme. */
+static int layer_make(int descriptor, const char *listening, bool accepts)
+{
+#if TEST_SSL
+    if (strncmp(listening, "tls://", 6) == 0)
+        return raw_tls_make(descriptor, accepts);
+#else
+    (void)listening, (void)accepts;
+#endif
+    return descriptor;
+}
+
+int raw_connect_plain(const char *listening, int receive_buffer)
 {
     struct address address = address_parse(listening);
     int descriptor = socket(address.to.any.sa_family, SOCK_STREAM, 0);
@@ -214,13 +232,25 @@ int raw_connect(const char *listening, int receive_buffer)
     return descriptor;
 }
 
+int raw_connect(const char *listening, int receive_buffer)
+{
+    return layer_make(raw_connect_plain(listening, receive_buffer), listening, false);
+}
+
 int raw_connect_from(const char *host, const char *listening)
 {
     char own[BMI_MAX_ADDR_LEN];
     struct address address = address_parse(listening);
     int descriptor = raw_bind(host, own);
     socket_connect(descriptor, &address, listening);
-    return descriptor;
+    return layer_make(descriptor, listening, false);
+}
+
+int raw_accept(int listener, const char *listening)
+{
+    int descriptor = accept(listener, NULL, NULL);
+    CHECK(descriptor >= 0, "accept: %s", strerror(errno));
+    return layer_make(descriptor, listening, true);
 }
 
 bool raw_write(int socket, const void *bytes, size_t size)
@@ -353,6 +383,9 @@ bool raw_ended(int socket, int wait_ms)
 void raw_reset(int socket)
 {
     struct linger linger = {.l_onoff = 1, .l_linger = 0};
+#if TEST_SSL
+    raw_tls_reset(socket);
+#endif
     setsockopt(socket, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
     close(socket);
 }

@@ -67,11 +67,16 @@ struct raw_hello raw_hello_make(struct chance *chance);
 /* A socket bound to a free port of a numeric host, or (host "@") a Unix socket with a free name;
  * returns its address; it refuses connections until it listens. */
 int raw_bind(const char *host, char listening[BMI_MAX_ADDR_LEN]);
-/* Connects to a "tcp://host:port", or to an address of another method with sockets;
+/* Connects to a "tcp://host:port", or to an address of another method with sockets. To a
+ * "tls://" the bytes go through a TLS session, with credentials of the environment (raw_tls.h);
  * `receive_buffer`: its bytes, 0 for the default. */
 int raw_connect(const char *listening, int receive_buffer);
+/* The same without TLS, also to a "tls://". */
+int raw_connect_plain(const char *listening, int receive_buffer);
 /* The same, from another numeric host of this machine, or "@". */
 int raw_connect_from(const char *host, const char *listening);
+/* Accepts a connection at a socket of raw_bind that listens at this address. */
+int raw_accept(int listener, const char *listening);
 /* Connects, sends a HELLO, and waits for the other's, which is returned if `theirs` is not NULL. */
 int raw_join(const char *listening, const struct raw_hello *ours, struct raw_hello *theirs);
 

@@ -58,7 +58,7 @@ static void process_called(const struct BMI_unexpected_info *info)
 static void process_start(const char *host, int channel)
 {
     char address[64], listening[BMI_MAX_ADDR_LEN];
-    snprintf(address, sizeof address, "tcp://%s:0", host);
+    snprintf(address, sizeof address, "%s://%s:0", test_scheme(), host);
     if (strcmp(host, "@") == 0)
         strcpy(address, "unix://@");
     serve(address, BMI_TCP_BIND_SPECIFIC, listening);
@@ -136,6 +136,14 @@ static void order_give(const struct child *child, int64_t kind, const char *url,
 
 /* ---- M --------------------------------------------------------------------------------------- */
 
+struct stage {
+    const char *hosts[3]; /* of P, X, and M */
+    struct child p, x;
+    char p_url[BMI_MAX_ADDR_LEN], x_url[BMI_MAX_ADDR_LEN], m_url[BMI_MAX_ADDR_LEN];
+    int listener;
+    struct chance chance;
+};
+
 /* Two connections, one to each side; bytes that come over one go out of the other. */
 struct relay {
     int sockets[2];
@@ -185,11 +193,10 @@ static void relay_until(struct relay *relay, const struct child *child)
 }
 
 /* Accepts the connection of one side, and makes another one to `url`. */
-static void relay_begin(struct relay *relay, int listener, const char *host, const char *url)
+static void relay_begin(struct relay *relay, const struct stage *stage, const char *url)
 {
-    relay->sockets[0] = accept(listener, NULL, NULL);
-    CHECK(relay->sockets[0] >= 0, "accept: %s", strerror(errno));
-    relay->sockets[1] = raw_connect_from(host, url);
+    relay->sockets[0] = raw_accept(stage->listener, stage->m_url);
+    relay->sockets[1] = raw_connect_from(stage->hosts[2], url);
 }
 
 static void process_run(struct relay *relay)
@@ -200,14 +207,6 @@ static void process_run(struct relay *relay)
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */
-
-struct stage {
-    const char *hosts[3]; /* of P, X, and M */
-    struct child p, x;
-    char p_url[BMI_MAX_ADDR_LEN], x_url[BMI_MAX_ADDR_LEN], m_url[BMI_MAX_ADDR_LEN];
-    int listener;
-    struct chance chance;
-};
 
 static void restart(struct child *child, char url[BMI_MAX_ADDR_LEN])
 {
@@ -227,7 +226,7 @@ static void between_two_that_do_not_know(struct stage *stage)
 {
     struct relay relay = {.seen = false};
     ordered(stage, &stage->x, HELLO, stage->m_url);
-    relay_begin(&relay, stage->listener, stage->hosts[2], stage->p_url);
+    relay_begin(&relay, stage, stage->p_url);
     relay_until(&relay, &stage->x);
     relay.seen = false;
     relay.secret = ordered(stage, &stage->p, CALL, stage->x_url);
@@ -243,7 +242,7 @@ static void hands_itself_over(struct stage *stage)
     ordered(stage, &stage->x, HELLO, stage->p_url);
     relay_until(&relay, &stage->x);
     relay.secret = ordered(stage, &stage->p, HELLO, stage->m_url);
-    relay_begin(&relay, stage->listener, stage->hosts[2], stage->x_url);
+    relay_begin(&relay, stage, stage->x_url);
     relay_until(&relay, &stage->p);
     order_give(&stage->p, CALL, stage->x_url, 1); /* all earlier bytes have arrived by then */
     relay_until(&relay, &stage->p);

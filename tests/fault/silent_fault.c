@@ -70,7 +70,7 @@ int main(void)
     struct child client = echo_client_start(report);
 
     descriptors_limit(DESCRIPTORS);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     must(BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), "BMI_SETTING");
     tell(crowd_child.channel, listening, sizeof listening);
@@ -78,7 +78,7 @@ int main(void)
     uint64_t start = now_ns();
     echo_client_go(report, &client, listening);
     printf("  %llu connections; a newcomer was served after %.1f s\n",
-           (unsigned long long)method_statistics("bmi_tcp").links,
+           (unsigned long long)method_statistics(test_method()).links,
            (double)(now_ns() - start) / 1e9);
     tell_number(crowd_child.channel, 0);
     serve_until_heard(&crowd_child);
