@@ -297,6 +297,17 @@ static void list_write(const char *folder, X509_CRL *list)
     printf("%s\n", path);
 }
 
+/* Authorities may have the same name; the list says by the key which one it is of. */
+static void list_extension_add(X509_CRL *list, X509 *authority)
+{
+    X509V3_CTX context;
+    X509V3_set_ctx(&context, authority, NULL, NULL, list, 0);
+    X509_EXTENSION *extension =
+        X509V3_EXT_conf_nid(NULL, &context, NID_authority_key_identifier, "keyid");
+    check(extension && X509_CRL_add_ext(list, extension, -1) == 1, "no key of the authority");
+    X509_EXTENSION_free(extension);
+}
+
 /* `revoke FOLDER [NAME...]`: without a name the list is only made anew, since it expires. */
 static void revoke_command(int count, char **words)
 {
@@ -316,6 +327,7 @@ static void revoke_command(int count, char **words)
               X509_CRL_set_issuer_name(list, X509_get_subject_name(authority)) == 1 &&
               X509_CRL_set1_lastUpdate(list, now) == 1 && X509_CRL_set1_nextUpdate(list, next) == 1,
           "no list");
+    list_extension_add(list, authority);
     serials_add(words[0], list);
     check(X509_CRL_sort(list) == 1 && X509_CRL_sign(list, signer, EVP_sha256()) > 0,
           "no signature");
