@@ -160,13 +160,20 @@ static SSL_CTX *context_make(void)
     return context;
 }
 
-static SSL *session_make(int network, bool accepts)
+SSL *raw_tls_session(int network)
 {
     static SSL_CTX *context;
     if (!context)
         context = context_make();
+    signal(SIGPIPE, SIG_IGN); /* OpenSSL's write */
     SSL *ssl = SSL_new(context);
     CHECK(ssl && SSL_set_fd(ssl, network) == 1, "no memory");
+    return ssl;
+}
+
+static SSL *session_make(int network, bool accepts)
+{
+    SSL *ssl = raw_tls_session(network);
     int result = accepts ? SSL_accept(ssl) : SSL_connect(ssl);
     CHECK(result == 1, "the TLS handshake of a peer made by hand: %s",
           ERR_reason_error_string(ERR_peek_error()));
@@ -179,7 +186,6 @@ int raw_tls_make(int network, bool accepts)
     int ends[2];
     pthread_t thread;
     CHECK(bridge && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a pair of sockets");
-    signal(SIGPIPE, SIG_IGN); /* OpenSSL's write */
     bridge->ssl = session_make(network, accepts);
     bridge->network = network;
     bridge->outer = ends[0];

@@ -12,6 +12,8 @@
 /* Shakes hands on a connected socket, which it takes over. Returns the plain socket; when that is
  * closed, the session ends with close_notify. */
 int raw_tls_make(int network, bool accepts);
+/* A session on a connected socket, before its handshake; for a test that has many. */
+struct ssl_st *raw_tls_session(int network);
 /* The next close of the plain socket resets the connection. false: it is no such socket. */
 bool raw_tls_reset(int plain);
 
