@@ -85,7 +85,7 @@ static size_t record_cut(const uint8_t *bytes, size_t have, size_t at)
     return have;
 }
 
-/* Carries what is there. The end of one side is the end of both. */
+/* Carries the bytes that are there. The end of one side is the end of both. */
 static void carry(enum proxy_way way)
 {
     uint8_t bytes[16384];

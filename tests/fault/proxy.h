@@ -27,7 +27,7 @@ struct proxy_order {
 
 struct proxy_carried {
     size_t bytes[2]; /* of each direction */
-    bool done;       /* what was ordered */
+    bool done;       /* the deed that was ordered */
 };
 
 /* Starts it. The client connects to `url`, whose scheme is that of `server`. */

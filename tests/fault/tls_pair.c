@@ -50,7 +50,7 @@ static void log_close(enum pair_side side)
     close(logs[side].ends[1]);
 }
 
-/* Reads what has come. */
+/* Reads the lines that have come. */
 const char *log_text(enum pair_side side)
 {
     size_t room = LOG - 1 - logs[side].have;
