@@ -517,6 +517,7 @@ struct bmi_method_info {
     bmi_size_t unexpected_max;
     int segments_max; /* gathered in one network operation */
     int can_put, can_get, needs_registration;
+    int proves_identity; /* peers prove a name: BMI_PEER_IDENTITY */
 };
 int bmi_method_next(int index, struct bmi_method_info *info);
 

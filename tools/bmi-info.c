@@ -103,6 +103,7 @@ static void print_methods(void)
         line_print(stdout, "    remote put, get     %s, %s", yes_no(info.can_put),
                    yes_no(info.can_get));
         line_print(stdout, "    needs registration  %s", yes_no(info.needs_registration));
+        line_print(stdout, "    proves identities   %s", yes_no(info.proves_identity));
         print_choice(i);
     }
 }
@@ -212,6 +213,7 @@ static void json_methods(void)
                info.eager_max, info.unexpected_max, info.segments_max);
         printf(",\"put\":%s,\"get\":%s,\"needs_registration\":%s", info.can_put ? "true" : "false",
                info.can_get ? "true" : "false", info.needs_registration ? "true" : "false");
+        printf(",\"proves_identity\":%s", info.proves_identity ? "true" : "false");
         json_choice(i);
     }
     printf("]");

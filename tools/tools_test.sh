@@ -56,6 +56,7 @@ for m in info["methods"]: # the choice, or the reason why there is none and a re
         assert all(p in m["reason"] for p in ("verbs;ofi_rxm", "efa", "psm3", "ibv_devinfo")), m
     elif m["name"] == "bmi_tcp":
         assert m["usable"] and not m["provider"], m
+    assert m["proves_identity"] == (m["name"] == "bmi_tls"), m
 assert len(info["settings"]) >= 5, "settings"
 names = [s["name"] for s in info["settings"]]
 assert len(set(names)) == len(names), "a setting is there twice"

@@ -44,6 +44,7 @@ int bmi_method_next(int index, struct bmi_method_info *info)
         .can_put = method->limits.put,
         .can_get = method->limits.get,
         .needs_registration = method->limits.registration,
+        .proves_identity = method->secure,
     };
     return 0;
 }

@@ -75,6 +75,8 @@ static int decode(struct bmi_sm *machine, void *data)
     slot->stalled = false;
     bmi_sm_set_deadline(machine, bmi_job_deadline(REQUEST_MS));
     slot->place = (struct bmi_trove_place){server->store, DATA, request->object};
+    if (result == 0)
+        result = guests_admit(&slot->server->guests, slot->info.addr);
     if (result < 0)
         return result;
     return request->server == server->position && request->servers == server->count ? 0

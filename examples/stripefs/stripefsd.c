@@ -43,7 +43,7 @@ static void *signals_wait(void *argument)
 static void usage(FILE *file)
 {
     fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--place N/COUNT] [--requests N]\n"
-                  "                    [--fault N] [--trace]\n"
+                  "                    [--allow PATTERN]... [--fault N] [--trace]\n"
                   "The manual page bmi-stripefsd(1) says more.\n");
 }
 
@@ -52,6 +52,7 @@ struct choices {
     long requests, fault;
     unsigned position, count; /* the number of this server, and of all; count 0: not given */
     bool trace;
+    struct guests guests;
 };
 
 static const char program[] = "bmi-stripefsd";
@@ -76,19 +77,26 @@ static bool place_take(struct choices *choices, const char *text)
     return true;
 }
 
+static bool guest_take(struct guests *guests, const char *pattern)
+{
+    if (*pattern == '\0' || guests->count == GUEST_PATTERNS) {
+        fprintf(stderr, "%s: --allow: 1 to %d patterns are wanted, none of them empty\n", program,
+                GUEST_PATTERNS);
+        return false;
+    }
+    guests->patterns[guests->count++] = pattern;
+    return true;
+}
+
 /* Returns the exit status to end with, or -1 to continue. */
 static int choices_take(struct choices *choices, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"listen", required_argument, NULL, 'l'},
-        {"store", required_argument, NULL, 's'},
-        {"requests", required_argument, NULL, 'r'},
-        {"trace", no_argument, NULL, 't'},
-        {"fault", required_argument, NULL, 'f'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},
-        {"place", required_argument, NULL, 'p'},
-        {0},
+        {"listen", required_argument, NULL, 'l'}, {"store", required_argument, NULL, 's'},
+        {"allow", required_argument, NULL, 'a'},  {"requests", required_argument, NULL, 'r'},
+        {"trace", no_argument, NULL, 't'},        {"fault", required_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},         {"version", no_argument, NULL, 'V'},
+        {"place", required_argument, NULL, 'p'},  {0},
     };
     int option;
     while ((option = getopt_long(argc, argv, "hV", options, NULL)) != -1) {
@@ -98,6 +106,10 @@ static int choices_take(struct choices *choices, int argc, char **argv)
             break;
         case 's':
             choices->store = optarg;
+            break;
+        case 'a':
+            if (!guest_take(&choices->guests, optarg))
+                return 2;
             break;
         case 'r':
             if (!sfs_number(program, "--requests", optarg, 1, 4096, &choices->requests))
@@ -129,11 +141,13 @@ static int choices_take(struct choices *choices, int argc, char **argv)
         usage(stderr);
         return 2;
     }
+    if (!guests_listen(&choices->guests, choices->listen))
+        return 2;
     return -1;
 }
 
-/* Listens with the methods of the URLs, and on their hosts only: any client that can connect may do
- * everything. */
+/* Listens with the methods of the URLs, and on their hosts only: any client that can connect, and
+ * that --allow names, may do everything. */
 static int network_open(const char *listen)
 {
     char methods[256] = "";
@@ -192,6 +206,7 @@ int main(int argc, char **argv)
                 choices.listen, bmi_status_string(result));
         return 1;
     }
+    server.guests = choices.guests;
     result = server_open(&server, choices.store, choices.position, choices.count);
     if (result == 0) {
         if (choices.fault >= 0)
