@@ -2,10 +2,11 @@
  *
  * hello_server.c - the smallest server: gets a message from any client, and answers it.
  *
- * usage: hello_server [tcp://host:port]     default: a free port of 127.0.0.1; prints its URL.
+ * usage: hello_server [URL]     default: a free port of 127.0.0.1; prints its URL.
  * With an address it listens on all interfaces.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include <bmi.h>
 
@@ -29,12 +30,14 @@ static int answer(const struct BMI_unexpected_info *request, bmi_context_id cont
 int main(int argc, char **argv)
 {
     const char *listen = argc > 1 ? argv[1] : "tcp://127.0.0.1:0";
-    char url[BMI_MAX_ADDR_LEN];
-    bmi_context_id context; /* queues the completions of our posts */
+    char url[BMI_MAX_ADDR_LEN], method[32]; /* a scheme names its method: "tcp" */
+    bmi_context_id context;                 /* queues the completions of our posts */
     struct BMI_unexpected_info request;
     /* Without this flag a server listens on all interfaces, for any host in the address. */
     int only_there = argc > 1 ? 0 : BMI_TCP_BIND_SPECIFIC;
-    int count, status = BMI_initialize("bmi_tcp", listen, BMI_INIT_SERVER | only_there);
+    int count;
+    snprintf(method, sizeof method, "%.*s", (int)strcspn(listen, ":"), listen);
+    int status = BMI_initialize(method, listen, BMI_INIT_SERVER | only_there);
 
     if (status < 0) {
         fprintf(stderr, "hello_server: %s: %s\n", listen, bmi_status_string(status));

@@ -217,7 +217,9 @@ struct bmi_setting {
 /* BMI_PEER_IDENTITY: of a tls peer the name in its certificate that was accepted, or the identity
  * of the shared key that it knows. A name belongs to the present connection. */
 struct bmi_peer_identity {
-    char name[256]; /* out, NUL-terminated, printable ASCII */
+    char name[256];       /* out, NUL-terminated, printable ASCII */
+    char protection[128]; /* out, for people: "TLS 1.3, TLS_AES_128_GCM_SHA256, resumed" */
+    int64_t expires_s;    /* out: when the name is valid no more, as time(2); 0: no such time */
 };
 
 enum bmi_log_level {
@@ -273,8 +275,10 @@ struct bmi_method_statistics {
     uint64_t bad_frames;      /* connections ended because the peer sent a bad frame */
     uint64_t puts, put_bytes; /* remote writes and reads that this process started */
     uint64_t gets, get_bytes;
-    uint64_t registrations;     /* of plain memory with the network; hits: the memory */
-    uint64_t registration_hits; /* was registered already */
+    uint64_t registrations;      /* of plain memory with the network; hits: the memory */
+    uint64_t registration_hits;  /* was registered already */
+    uint64_t handshakes;         /* that proved identities; of those by a ticket of an */
+    uint64_t handshakes_resumed; /* earlier one */
 };
 
 /* BMI_GET_CONTEXT_STATISTICS */
@@ -522,7 +526,9 @@ struct bmi_method_info {
 int bmi_method_next(int index, struct bmi_method_info *info);
 
 /* For a method that has several ways to its network (ib: libfabric's providers): the one it would
- * choose on this host, and why. It looks for devices and opens none.
+ * choose on this host, and why. It looks for devices and opens none. For a method with credentials
+ * (tls): whether those that are set can be used; `reason` says for how long, as a "warning: " where
+ * it is less than 30 days.
  * Returns: 0: it can be used; ENOENT past the last; another error: it would not start, and `reason`
  * names the missing thing. Unknown fields are empty. Owns: nothing. Threads: any, at any time.
  * Blocks: while libraries are loaded and devices looked for (some 0.2 s at the first call). */

@@ -75,13 +75,16 @@ static void valid_find(const char *name, char valid[VALID_MAX])
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-/* The provider that a method would choose on this host, if it has a choice. */
+/* The provider that a method would choose on this host, if it has a choice; of tls, whether its
+ * credentials expire. */
 static void print_choice(int index)
 {
     struct bmi_method_choice choice;
     int status = bmi_method_choose(index, &choice);
 
-    if (status == 0 && choice.provider[0])
+    if (status == 0 && !choice.provider[0] && choice.reason[0])
+        line_print(stdout, "    here                %s", choice.reason);
+    else if (status == 0 && choice.provider[0])
         line_print(stdout, "    here                provider %s, device %s: %s", choice.provider,
                    choice.device, choice.reason);
     else if (status != 0)

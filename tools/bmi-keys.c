@@ -349,6 +349,10 @@ static void psk_command(int count, char **words)
         fail("usage: bmi-keys psk FILE IDENTITY, without a colon or a space in it");
     int fd = open(words[0], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "a");
+    struct stat is;
+    if (file && fstat(fd, &is) == 0 && (is.st_mode & 077) != 0)
+        fail("%s has mode %04o: others can read its keys (chmod 600)", words[0],
+             (unsigned)is.st_mode & 07777);
     check(RAND_bytes(key, sizeof key) == 1, "no random numbers");
     if (!file || fprintf(file, "%s:", words[1]) < 0)
         fail("cannot write %s: %s", words[0], strerror(errno));

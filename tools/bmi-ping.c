@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,7 +25,8 @@
 static const char usage[] =
     "usage: bmi-ping [-c count] [-i interval] [-W timeout] [-q] URL\n"
     "       bmi-ping --version | --help\n"
-    "Pings the BMI server at URL (tcp://host:port) and prints the round-trip times.\n"
+    "Pings the BMI server at URL (tcp://host:port) and prints the round-trip times, and the name\n"
+    "that the server has proved (tls://host:port).\n"
     "  -c count     stop after this many pings (default: go on until interrupted)\n"
     "  -i interval  seconds from one ping to the next (1)\n"
     "  -W timeout   seconds to wait for an answer (2)\n"
@@ -50,6 +52,7 @@ struct ping {
     pthread_mutex_t lock; /* of the members below, and of standard output */
     pthread_cond_t changed;
     struct summary summary;
+    struct bmi_peer_identity identity; /* that the peer has proved; an empty name: none */
     bool interrupted;
     bool over; /* the summary is printed */
 };
@@ -121,6 +124,28 @@ static struct request parse_options(int argc, char **argv)
     return request;
 }
 
+/* ---- identity -------------------------------------------------------------------------------- */
+
+static void identity_print(const struct bmi_peer_identity *identity)
+{
+    char expiry[64] = "";
+    int64_t days = (identity->expires_s - time(NULL)) / 86400;
+
+    if (identity->expires_s != 0)
+        snprintf(expiry, sizeof expiry, "; its certificate expires in %" PRId64 " days", days);
+    line_print(stdout, "the peer is %s (%s)%s", identity->name, identity->protection, expiry);
+}
+
+/* With the first answer. */
+static void identity_take_locked(struct ping *ping, BMI_addr_t addr)
+{
+    if (ping->identity.name[0] != '\0' ||
+        BMI_get_info(addr, BMI_PEER_IDENTITY, &ping->identity) < 0)
+        return;
+    if (!ping->request.quiet)
+        identity_print(&ping->identity);
+}
+
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 static void answer_add(struct summary *summary, double us)
@@ -142,8 +167,10 @@ static void ask_locked(struct ping *ping, BMI_addr_t addr)
     pthread_mutex_unlock(&ping->lock);
     int status = bmi_ping(addr, ping->request.timeout_ms, &us);
     pthread_mutex_lock(&ping->lock);
-    if (status >= 0)
+    if (status >= 0) {
+        identity_take_locked(ping, addr);
         answer_add(&ping->summary, us);
+    }
     if (ping->request.quiet)
         return;
     if (status < 0)
@@ -205,6 +232,8 @@ static int finish_locked(struct ping *ping)
     double percent = summary->sent > 0 ? 100.0 * (double)lost / (double)summary->sent : 0;
 
     line_print(stdout, "--- %s ---", ping->request.url);
+    if (ping->request.quiet && ping->identity.name[0] != '\0')
+        identity_print(&ping->identity);
     line_print(stdout, "%ld asked, %ld answered, %.0f %% lost", summary->sent, summary->answered,
                percent);
     if (summary->answered) {

@@ -54,6 +54,8 @@ for m in info["methods"]: # the choice, or the reason why there is none and a re
     elif m["name"] == "bmi_ib" and not m["usable"]:
         assert not m["provider"], m
         assert all(p in m["reason"] for p in ("verbs;ofi_rxm", "efa", "psm3", "ibv_devinfo")), m
+    elif m["name"] == "bmi_tls":
+        assert not m["usable"] and "neither tls_certificate nor tls_psk is set" in m["reason"], m
     elif m["name"] == "bmi_tcp":
         assert m["usable"] and not m["provider"], m
     assert m["proves_identity"] == (m["name"] == "bmi_tls"), m
@@ -207,6 +209,51 @@ grep -q '^bmi-ping: nonsense://\\x1b\[31m\\x0aforged' "$work/err" ||
   { cat -v "$work/err"; fail "bmi-ping prints control bytes"; }
 BMI_IB_DEVICE=$'\e[2J' status_is 0 "$bin/bmi-info" --settings
 ! grep -q $'\e' "$work/out" || fail "bmi-info prints control bytes"
+
+# ---- tls ----------------------------------------------------------------------------------------
+
+if [ -x "$bin/bmi-keys" ]; then
+  keys=$work/keys
+  as() { # as NAME COMMAND...: with that certificate
+    BMI_TLS_CERTIFICATE=$keys/$1.pem BMI_TLS_KEY=$keys/$1.key BMI_TLS_AUTHORITIES=$keys/authority.pem "${@:2}"
+  }
+  status_is 0 "$bin/bmi-keys" authority "$keys"
+  status_is 0 "$bin/bmi-keys" host "$keys" server 127.0.0.1
+  status_is 0 "$bin/bmi-keys" client "$keys" client
+  status_is 0 "$bin/bmi-keys" --days 20 client "$keys" ending
+  status_is 0 "$bin/bmi-keys" --days -1 client "$keys" ended
+  tls_lines() { grep -A 9 '^  bmi_tls ' "$work/out" | grep "^    here  *$1" >/dev/null || { cat "$work/out"; fail "$2"; }; }
+  as client status_is 0 "$bin/bmi-info" --methods
+  tls_lines 'the certificates are valid for 39[0-9] days$' "bmi-info and good credentials"
+  as ending status_is 0 "$bin/bmi-info" --methods
+  tls_lines "warning: a certificate in '.*ending.pem' expires in 19 days\$" "bmi-info and credentials that expire soon"
+  as ended status_is 0 "$bin/bmi-info" --methods
+  tls_lines "warning: a certificate in '.*ended.pem' has expired\$" "bmi-info and expired credentials"
+  status_is 0 "$bin/bmi-keys" --days 5 revoke "$keys"
+  BMI_TLS_REVOCATIONS=$keys/revoked.pem as client status_is 0 "$bin/bmi-info" --methods
+  tls_lines "warning: a list of revoked certificates in '.*' expires in 4 days\$" "bmi-info and a list that expires"
+  chmod 644 "$keys/ended.key"
+  as ended status_is 0 "$bin/bmi-info" --methods
+  tls_lines "not usable: EACCES.*ended.key' has mode 0644" "bmi-info and a key that others can read"
+
+  mkfifo "$work/tls"
+  as server "$bin/hello_server" tls://127.0.0.1:0 >"$work/tls" &
+  server=$!
+  exec 5<"$work/tls"
+  read -r -t 20 url <&5 || fail "hello_server told no URL"
+  about='^the peer is server (TLS 1.3, TLS_[A-Z0-9_]*); its certificate expires in 39[0-9] days$'
+  as client status_is 0 "$bin/bmi-ping" -c 2 -i 0.01 "$url"
+  [ "$(grep -c "$about" "$work/out")" = 1 ] || { cat "$work/out"; fail "bmi-ping and the peer's name"; }
+  as client status_is 0 "$bin/bmi-ping" -q -c 1 "$url"
+  grep -q "$about" "$work/out" || { cat "$work/out"; fail "bmi-ping -q and the peer's name"; }
+  kill "$server"
+  wait "$server" 2>/dev/null || true
+  server=
+  status_is 0 "$bin/bmi-keys" psk "$work/psk" one
+  chmod 640 "$work/psk"
+  status_is 1 "$bin/bmi-keys" psk "$work/psk" two
+  grep -q "psk has mode 0640" "$work/err" || { cat "$work/err"; fail "bmi-keys and an open file of keys"; }
+fi
 
 status_is 2 "$bin/bmi-ping"
 status_is 2 "$bin/bmi-ping" -c x "$url"

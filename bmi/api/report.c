@@ -57,6 +57,8 @@ int bmi__method_statistics(struct bmi_method_statistics *out)
         .get_bytes = COUNT(GET_BYTES),
         .registrations = COUNT(REGISTRATIONS),
         .registration_hits = COUNT(REGISTRATION_HITS),
+        .handshakes = COUNT(HANDSHAKES),
+        .handshakes_resumed = COUNT(HANDSHAKES_RESUMED),
     };
 #undef COUNT
     return 0;
@@ -110,6 +112,9 @@ static void method_write(FILE *out, const struct bmi_method_statistics *m)
                 "%llu found\n",
                 m->name, (number)m->puts, (number)m->put_bytes, (number)m->gets,
                 (number)m->get_bytes, (number)m->registrations, (number)m->registration_hits);
+    if (m->handshakes > 0)
+        fprintf(out, "  %s: %llu handshakes, %llu of them resumed\n", m->name,
+                (number)m->handshakes, (number)m->handshakes_resumed);
     if (m->bad_frames > 0)
         fprintf(out, "  %s: %llu links ended for what they sent\n", m->name, (number)m->bad_frames);
 }

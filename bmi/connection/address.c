@@ -309,6 +309,22 @@ static int address_make_locked(const char *string, struct address **made)
     return 0;
 }
 
+/* Unexpected messages of its peer carry this looked-up address from now on. */
+static void front_locked(struct address *address)
+{
+    struct peer *peer = atomic_load(&address->peer);
+    if (peer == NULL)
+        return;
+    peer_lock(peer);
+    struct address **place = &peer->address;
+    while (*place != address)
+        place = &(*place)->alias_next;
+    *place = address->alias_next;
+    address->alias_next = peer->address;
+    peer->address = address;
+    peer_unlock(peer);
+}
+
 int bmi__address_lookup(const char *string, BMI_addr_t *handle)
 {
     if (strlen(string) >= BMI_MAX_ADDR_LEN)
@@ -316,10 +332,12 @@ int bmi__address_lookup(const char *string, BMI_addr_t *handle)
     bmi__book_lock();
     int status = 0;
     struct address *address = table_find_locked(string);
-    if (address == NULL)
+    if (address == NULL) {
         status = address_make_locked(string, &address);
-    else
-        address->dropped = false; /* see drop_locked: it has a new handle */
+    } else if (address->dropped) { /* see drop_locked: it has a new handle; or it was claimed */
+        address->dropped = false;
+        front_locked(address);
+    }
     if (status == 0)
         *handle = bmi__address_handle(address);
     bmi__book_unlock();
@@ -405,6 +423,36 @@ struct address *bmi__address_accept_locked(struct peer *peer)
         return NULL;
     attach_locked(address, peer);
     return address;
+}
+
+/* ---- claimed listen addresses ---------------------------------------------------------------- */
+
+/* Appends an address, which has no peer, to those of this peer. */
+static void append(struct address *address, struct peer *peer)
+{
+    peer_lock(peer);
+    const struct host *host = peer->address->host;
+    struct address **end = &peer->address;
+    while (*end != NULL)
+        end = &(*end)->alias_next;
+    *end = address;
+    atomic_store(&address->peer, peer);
+    if (host != NULL)
+        host_set(address, host->numeric, peer->address->host_method);
+    bmi__options_give_locked(address, peer->link);
+    peer_unlock(peer);
+}
+
+void bmi__address_claim_locked(struct peer *peer, const char *claim)
+{
+    struct address *address = table_find_locked(claim);
+    bool looked_up = address != NULL;
+    if (looked_up ? atomic_load(&address->peer) != NULL : address_make_locked(claim, &address) < 0)
+        return; /* of two links JOIN chooses one */
+    append(address, peer);
+    address->dropped = !looked_up;
+    if (looked_up)
+        front_locked(address);
 }
 
 static void forget_locked(struct address *address)
@@ -640,15 +688,23 @@ static void alias_drop_locked(struct address *address, struct peer *peer)
     forget_locked(address);
 }
 
+/* Whether the program knows the peer by another address, too. */
+static bool has_other(const struct peer *peer, const struct address *address)
+{
+    const struct address *other = peer->address;
+    while (other != NULL && (other == address || other->dropped))
+        other = other->alias_next;
+    return other != NULL;
+}
+
 /* Book's and peer's locks held. If the address has a connection to close, its string stays in the
  * book until the connection ends, so that no thread dials meanwhile. Its handle becomes stale at
  * once. */
 static int drop_locked(struct address *address, struct peer *peer)
 {
-    bool alone = peer->address == address && address->alias_next == NULL;
     if (peer->op_count > 0)
         return -EBUSY;
-    if (!alone && peer->state != PEER_DIALLING && !(peer->flags & PEER_CLOSING)) {
+    if (has_other(peer, address) && peer->state != PEER_DIALLING && !(peer->flags & PEER_CLOSING)) {
         alias_drop_locked(address, peer);
     } else if (peer->link != NULL) {
         bmi__peer_fail_locked(peer, -ECONNRESET, NULL);

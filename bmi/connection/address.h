@@ -33,6 +33,10 @@ BMI_addr_t bmi__peer_handle_locked(const struct peer *peer);
 
 /* Book's lock held: an address for an accepted peer. NULL: no memory. */
 struct address *bmi__address_accept_locked(struct peer *peer);
+/* Book's lock held, no peer's: an accepted peer, which is up, has proved that it may use this
+ * address, which becomes its own unless it is another peer's. If the program has not looked it up
+ * yet, it is found by its string only, and forgotten with the connection. */
+void bmi__address_claim_locked(struct peer *peer, const char *claim);
 /* Book's and both peers' locks held: moves the addresses of `from` to `to`. */
 void bmi__address_move_locked(struct peer *from, struct peer *to);
 /* Book's and peer's locks held: the peer is gone, and its addresses are detached from it. If `all`

@@ -329,6 +329,31 @@ static int accept_locked(struct peer *peer, const struct wire_hello *hello)
     return 0;
 }
 
+/* Whether the peer of the link has proved that it may use the address that it claims. The text is
+ * the peer's, so that nothing is logged of it. */
+static bool is_proved(struct bmi_link *link, const char *claim)
+{
+    char canonical[BMI_MAX_ADDR_LEN];
+    const char *separator = strstr(claim, "://"), *reason;
+    struct running_method *method =
+        separator != NULL ? bmi__method_of_scheme(claim, (size_t)(separator - claim)) : NULL;
+    return method != NULL && method->method == link->method && link->method->secure &&
+           link->method->parse(separator + 3, canonical, sizeof canonical, &reason) == 0 &&
+           link->method->option(link->state, link, BMI_METHOD_PROVED_ADDRESS, canonical, false) ==
+               0;
+}
+
+/* It says where its process listens. */
+static void claims_take(struct peer *peer, const char *claims)
+{
+    enum { CLAIMS_MOST = 4 }; /* that are looked at: a process listens at few addresses */
+    char copy[BMI_MAX_ADDR_LEN], *rest = copy, *claim;
+    snprintf(copy, sizeof copy, "%s", claims);
+    for (int i = 0; i < CLAIMS_MOST && (claim = strsep(&rest, ",")) != NULL; i++)
+        if (is_proved(peer->link, claim))
+            bmi__address_claim_locked(peer, claim);
+}
+
 static int accept_hello(struct peer *peer, const struct wire_hello *hello)
 {
     if (memcmp(hello->incarnation, incarnation, sizeof incarnation) == 0) {
@@ -342,6 +367,8 @@ static int accept_hello(struct peer *peer, const struct wire_hello *hello)
     peer_lock(peer);
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
+    if (status == 0 && peer->link != NULL && peer->link->method->secure)
+        claims_take(peer, hello->listen);
     return status;
 }
 

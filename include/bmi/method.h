@@ -548,6 +548,8 @@ enum bmi_method_counter {
     BMI_COUNT_GET_BYTES,
     BMI_COUNT_REGISTRATIONS,
     BMI_COUNT_REGISTRATION_HITS,
+    BMI_COUNT_HANDSHAKES,
+    BMI_COUNT_HANDSHAKES_RESUMED,
     BMI_COUNT_COUNTERS
 };
 
@@ -694,5 +696,11 @@ struct bmi_method_memory {
  * `state` and `link` are NULL. Returns: 0, or the error that start would return; -ENOSYS: there is
  * nothing to choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
 enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
+
+/* Whether the peer of an accepted link, which is up, has proved that its process may use an
+ * address: value is a const char *, the address in its canonical form. Only of a `secure` method.
+ * Returns 0: it has; another status: it has not. Owns: nothing. Threads: poller, the book's lock
+ * held. Blocks: no. */
+enum { BMI_METHOD_PROVED_ADDRESS = BMI_METHOD_MEMORY + 2 };
 
 #endif

@@ -209,22 +209,27 @@ static int ssl_make(struct tls_link *tls)
         SSL_set_accept_state(tls->ssl);
     else
         SSL_set_connect_state(tls->ssl);
-    return tls->role == TLS_SERVER || expect_host(tls) ? 0 : -ENOMEM;
+    if (tls->role == TLS_CLIENT && !expect_host(tls))
+        return -ENOMEM;
+    tls_session_begin(tls->ssl);
+    return 0;
 }
 
-/* Returns 0 or -ENOMEM. */
+/* Returns 0 or an errno. */
 static int handshake_done(struct tls_link *tls)
 {
     const struct bmi_link *base = &tls->link->base;
-    tls->identity = tls_identity_make(tls);
+    int error = tls_identity_set(tls);
     free(tls->making);
     tls->making = NULL;
-    if (!tls->identity)
-        return -ENOMEM;
+    if (error)
+        return error;
+    stream_count(tls->link, BMI_COUNT_HANDSHAKES, 1);
+    stream_count(tls->link, BMI_COUNT_HANDSHAKES_RESUMED, tls->resumed);
     SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD);
-    bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s)", base->host ? base->host : "?",
+    bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s)", base->host ? base->host : "?",
                    (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
-                   SSL_get_cipher_name(tls->ssl));
+                   tls->cipher, tls->resumed ? ", resumed" : "");
     return 0;
 }
 

@@ -30,12 +30,36 @@ static bool alert_is_protocol(int alert, bool with_key)
     }
 }
 
+/* What an alert of the peer says of us, in words. NULL: OpenSSL's are clear. */
+static const char *alert_words(int alert)
+{
+    switch (alert) {
+    case SSL_AD_CERTIFICATE_EXPIRED:
+        return "our certificate has expired";
+    case SSL_AD_CERTIFICATE_REVOKED:
+        return "our certificate is revoked";
+    case SSL_AD_UNKNOWN_CA:
+        return "our certificate is of an authority that it does not know";
+    case SSL_AD_CERTIFICATE_REQUIRED:
+        return "it wants a certificate, and we have none";
+    case SSL_AD_UNSUPPORTED_CERTIFICATE:
+        return "our certificate is not for this role";
+    case SSL_AD_BAD_CERTIFICATE:
+        return "our certificate is of another name, or not yet valid; its log says which";
+    case SSL_AD_HANDSHAKE_FAILURE:
+        return "it accepts no name or key of ours (tls_peers, tls_psk); its log says more";
+    default:
+        return NULL;
+    }
+}
+
 static int alert_cause(const struct tls_link *tls, int alert, char *text, size_t size)
 {
     bool with_key = bmi_method_setting_text("tls_psk")[0] != '\0';
     bool protocol = alert_is_protocol(alert, with_key && tls->role == TLS_CLIENT);
+    const char *words = protocol ? NULL : alert_words(alert);
     snprintf(text, size, "it %s: %s", protocol ? "reports" : "refuses us",
-             SSL_alert_desc_string_long(alert));
+             words ? words : SSL_alert_desc_string_long(alert));
     return protocol ? -EPROTO : -EACCES;
 }
 
@@ -66,10 +90,15 @@ static int reason_cause(const struct tls_link *tls, int reason, char *text, size
     return -EACCES;
 }
 
-int tls_cause_locked(struct tls_link *tls)
+void tls_cause_log(const struct tls_link *tls, const char *text)
 {
     const struct bmi_link *base = &tls->link->base;
-    const char *name = base->host ? base->host : tls->identity; /* a link that is up has no host */
+    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", base->host ? base->host : "?",
+                   (unsigned)base->host_number, text);
+}
+
+int tls_cause_locked(struct tls_link *tls)
+{
     char text[256];
     int error = tls->read_error;
     if (error) {
@@ -84,7 +113,6 @@ int tls_cause_locked(struct tls_link *tls)
                                  : reason_cause(tls, reason, text, sizeof(text));
         ERR_clear_error();
     }
-    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", name ? name : "?", (unsigned)base->host_number,
-                   text);
+    tls_cause_log(tls, text);
     return error;
 }

@@ -8,8 +8,10 @@
  * held while files are read; the threads that wait for it are those of other handshakes.
  */
 #include <openssl/err.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tls.h"
 
@@ -19,6 +21,8 @@
 
 /* The files whose names are settings. */
 enum tls_file { TLS_CERTIFICATE, TLS_KEY, TLS_AUTHORITIES, TLS_REVOCATIONS, TLS_PSK, TLS_FILES };
+
+enum { WHY = 512 };
 
 /* What tells one content of a file from another. */
 struct tls_stamp {
@@ -72,6 +76,18 @@ static bool is_set(const struct tls_stamp *stamps, enum tls_file file)
     return stamps[file].name[0] != '\0';
 }
 
+/* As ssh: a key of ours must be ours alone; another user's, which a group of ours may share, must
+ * not be everybody's. A file that is not there is left to its reader. */
+int tls_file_check(const char *file, char *why, size_t size)
+{
+    struct stat is;
+    if (stat(file, &is) < 0 || (is.st_mode & (is.st_uid == geteuid() ? 077 : 07)) == 0)
+        return 0;
+    snprintf(why, size, "file '%s' has mode %04o: others can read or write its keys (chmod 600)",
+             file, (unsigned)is.st_mode & 07777);
+    return -EACCES;
+}
+
 /* ---- a context ------------------------------------------------------------------------------ */
 
 static bool aes_is_fast(void)
@@ -114,70 +130,104 @@ static bool rules_set(SSL_CTX *context, enum tls_role role)
                                                                   sizeof(session_context)) == 1));
 }
 
-static int file_fails(const char *what, const struct tls_stamp *stamp)
+/* A context that is being made, and why it cannot be. */
+struct loading {
+    SSL_CTX *context;
+    const struct tls_stamp *stamps;
+    char *why;
+    size_t size;
+};
+
+static int file_fails(const struct loading *loading, const char *what, enum tls_file file)
 {
     const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-    bmi_method_log(BMI_LOG_ERROR, NULL, "tls: %s, file '%s': %s", what, stamp->name,
-                   reason ? reason : "not usable");
+    snprintf(loading->why, loading->size, "%s, file '%s': %s", what, loading->stamps[file].name,
+             reason ? reason : "not usable");
     ERR_clear_error();
     return -EACCES;
 }
 
-static int missing(const char *what)
+static int missing(const struct loading *loading, const char *what)
 {
-    bmi_method_log(BMI_LOG_ERROR, NULL, "tls: %s (docs/security.md)", what);
+    snprintf(loading->why, loading->size, "%s (docs/security.md)", what);
     return -EACCES;
 }
 
-static int certificate_load(SSL_CTX *context, const struct tls_stamp *stamps)
+static int certificate_load(const struct loading *loading)
 {
+    const struct tls_stamp *stamps = loading->stamps;
+    SSL_CTX *context = loading->context;
     if (!is_set(stamps, TLS_KEY))
-        return missing("tls_certificate is set, tls_key is not");
+        return missing(loading, "tls_certificate is set, tls_key is not");
     if (!is_set(stamps, TLS_AUTHORITIES))
-        return missing("tls_certificate is set, tls_authorities is not");
+        return missing(loading, "tls_certificate is set, tls_authorities is not");
     if (SSL_CTX_use_certificate_chain_file(context, stamps[TLS_CERTIFICATE].name) != 1)
-        return file_fails("no certificate", &stamps[TLS_CERTIFICATE]);
+        return file_fails(loading, "no certificate", TLS_CERTIFICATE);
+    int error = tls_file_check(stamps[TLS_KEY].name, loading->why, loading->size);
+    if (error)
+        return error;
     if (SSL_CTX_use_PrivateKey_file(context, stamps[TLS_KEY].name, SSL_FILETYPE_PEM) != 1 ||
         SSL_CTX_check_private_key(context) != 1)
-        return file_fails("no key of the certificate", &stamps[TLS_KEY]);
+        return file_fails(loading, "no key of the certificate", TLS_KEY);
     return 0;
 }
 
-static int authorities_load(SSL_CTX *context, const struct tls_stamp *stamps)
+static int authorities_load(const struct loading *loading)
 {
-    X509_STORE *store = SSL_CTX_get_cert_store(context);
-    if (SSL_CTX_load_verify_file(context, stamps[TLS_AUTHORITIES].name) != 1)
-        return file_fails("no authorities", &stamps[TLS_AUTHORITIES]);
+    const struct tls_stamp *stamps = loading->stamps;
+    X509_STORE *store = SSL_CTX_get_cert_store(loading->context);
+    if (SSL_CTX_load_verify_file(loading->context, stamps[TLS_AUTHORITIES].name) != 1)
+        return file_fails(loading, "no authorities", TLS_AUTHORITIES);
     if (!is_set(stamps, TLS_REVOCATIONS))
         return 0;
     if (X509_STORE_load_file(store, stamps[TLS_REVOCATIONS].name) != 1)
-        return file_fails("no revocations", &stamps[TLS_REVOCATIONS]);
+        return file_fails(loading, "no revocations", TLS_REVOCATIONS);
     X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
     return 0;
 }
 
-static int credentials_load(SSL_CTX *context, const struct tls_stamp *stamps)
+static int keys_load(const struct loading *loading)
 {
-    int error = 0;
-    if (!is_set(stamps, TLS_CERTIFICATE) && !is_set(stamps, TLS_PSK))
-        return missing("neither tls_certificate nor tls_psk is set");
-    if (is_set(stamps, TLS_CERTIFICATE))
-        error = certificate_load(context, stamps);
-    if (!error && is_set(stamps, TLS_AUTHORITIES))
-        error = authorities_load(context, stamps);
-    if (!error && is_set(stamps, TLS_PSK))
-        error = tls_psk_load(context, stamps[TLS_PSK].name);
-    return error;
+    const char *name = loading->stamps[TLS_PSK].name;
+    int error = tls_file_check(name, loading->why, loading->size);
+    return error ? error : tls_psk_load(loading->context, name, loading->why, loading->size);
 }
 
-static SSL_CTX *context_make(enum tls_role role, const struct tls_stamp *stamps)
+/* Tickets stand for certificates; a client that has keys connects by these. */
+static int tickets_load(const struct loading *loading, enum tls_role role)
+{
+    const struct tls_stamp *stamps = loading->stamps;
+    if (!is_set(stamps, TLS_CERTIFICATE) || (role == TLS_CLIENT && is_set(stamps, TLS_PSK)) ||
+        tls_sessions_open(loading->context, role))
+        return 0;
+    return missing(loading, "no memory for tickets");
+}
+
+static int credentials_load(const struct loading *loading, enum tls_role role)
+{
+    const struct tls_stamp *stamps = loading->stamps;
+    int error = 0;
+    if (!is_set(stamps, TLS_CERTIFICATE) && !is_set(stamps, TLS_PSK))
+        return missing(loading, "neither tls_certificate nor tls_psk is set");
+    if (is_set(stamps, TLS_CERTIFICATE))
+        error = certificate_load(loading);
+    if (!error && is_set(stamps, TLS_AUTHORITIES))
+        error = authorities_load(loading);
+    if (!error && is_set(stamps, TLS_PSK))
+        error = keys_load(loading);
+    return error ? error : tickets_load(loading, role);
+}
+
+static SSL_CTX *context_make(enum tls_role role, const struct tls_stamp *stamps, char *why,
+                             size_t size)
 {
     ERR_clear_error();
     SSL_CTX *context = SSL_CTX_new(role == TLS_CLIENT ? TLS_client_method() : TLS_server_method());
+    const struct loading loading = {context, stamps, why, size};
     if (!context || !rules_set(context, role)) {
-        missing("OpenSSL does not offer TLS 1.3 as it is needed");
+        missing(&loading, "OpenSSL does not offer TLS 1.3 as it is needed");
         ERR_clear_error();
-    } else if (credentials_load(context, stamps) == 0) {
+    } else if (credentials_load(&loading, role) == 0) {
         return context;
     }
     SSL_CTX_free(context);
@@ -222,12 +272,14 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role)
     SSL_CTX **context = &contexts->role[role].context;
     bool changed = stamps_changed(contexts->role[role].stamps);
     if (changed || !*context) {
-        SSL_CTX *made = context_make(role, contexts->role[role].stamps);
+        char why[WHY];
+        SSL_CTX *made = context_make(role, contexts->role[role].stamps, why, sizeof(why));
         if (made) {
             SSL_CTX_free(*context);
             *context = made;
-        } else if (*context) {
-            bmi_method_log(BMI_LOG_ERROR, NULL, "tls: the credentials read before stay in use");
+        } else {
+            bmi_method_log(BMI_LOG_ERROR, NULL, "tls: %s%s", why,
+                           *context ? "; the credentials read before stay in use" : "");
         }
     }
     SSL_CTX *found = *context;
@@ -235,4 +287,13 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role)
         SSL_CTX_up_ref(found);
     pthread_mutex_unlock(&contexts->lock);
     return found;
+}
+
+int tls_context_check(char *why, size_t size)
+{
+    struct tls_stamp stamps[TLS_FILES] = {0};
+    stamps_changed(stamps);
+    SSL_CTX *context = context_make(TLS_SERVER, stamps, why, size);
+    SSL_CTX_free(context);
+    return context ? 0 : -EACCES;
 }

@@ -60,8 +60,7 @@ static bool accepted(const char *name, const char *patterns)
     return false;
 }
 
-/* Finds the first name that is accepted. Returns whether there is one. */
-static bool name_find(X509 *certificate, char name[TLS_NAME])
+bool tls_name_find(X509 *certificate, char name[TLS_NAME])
 {
     const char *patterns = bmi_method_setting_text("tls_peers");
     GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
@@ -73,6 +72,8 @@ static bool name_find(X509 *certificate, char name[TLS_NAME])
     return found;
 }
 
+static const char name_fault[] = "its certificate has no name that is accepted (see tls_peers)";
+
 /* ---- in a handshake ------------------------------------------------------------------------- */
 
 int tls_verify(int ok, X509_STORE_CTX *store)
@@ -82,20 +83,53 @@ int tls_verify(int ok, X509_STORE_CTX *store)
     struct tls_link *tls = SSL_get_app_data(ssl);
     if (!ok || X509_STORE_CTX_get_error_depth(store) > 0)
         return ok;
-    if (name_find(X509_STORE_CTX_get_current_cert(store), name))
+    if (tls_name_find(X509_STORE_CTX_get_current_cert(store), name))
         return 1;
-    tls->making->fault = "its certificate has no name that is accepted (see tls_peers)";
+    tls->making->fault = name_fault;
     X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
     return 0;
 }
 
-char *tls_identity_make(struct tls_link *tls)
+/* A session that a key stands for has no certificate. */
+static bool peer_name(const struct tls_link *tls, X509 *certificate, char name[TLS_NAME])
+{
+    if (certificate)
+        return tls_name_find(certificate, name);
+    memcpy(name, tls->making->identity, TLS_NAME);
+    return SSL_session_reused(tls->ssl) && *name != '\0';
+}
+
+int tls_identity_set(struct tls_link *tls)
 {
     char name[TLS_NAME];
     X509 *certificate = SSL_get0_peer_certificate(tls->ssl);
-    if (SSL_session_reused(tls->ssl)) /* by a key of tls_psk */
-        return strdup(tls->making->identity);
-    return strdup(certificate && name_find(certificate, name) ? name : "?");
+    if (!peer_name(tls, certificate, name)) { /* tls_peers changed meanwhile */
+        tls_cause_log(tls, name_fault);
+        return -EACCES;
+    }
+    tls->cipher = SSL_get_cipher_name(tls->ssl);
+    tls->expires_s = certificate ? tls_time_of(X509_get0_notAfter(certificate)) : 0;
+    tls->resumed = certificate && SSL_session_reused(tls->ssl);
+    tls->identity = strdup(name);
+    return tls->identity ? 0 : -ENOMEM;
+}
+
+/* The same checks as those of a server that we dial: a client's certificate has a name, too. */
+bool tls_address_proved(struct tls_link *tls, const char *address)
+{
+    struct ip_address parsed;
+    const char *reason;
+    if (ip_address_parse(address, &parsed, &reason) < 0)
+        return false;
+    bmi_lock_take(&tls->lock);
+    X509 *certificate = SSL_get0_peer_certificate(tls->ssl);
+    bool proved = certificate && X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, 0) == 1 &&
+                  (parsed.kind == IP_HOST_NAME
+                       ? X509_check_host(certificate, parsed.host, 0,
+                                         X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, NULL) == 1
+                       : X509_check_ip_asc(certificate, parsed.host, 0) == 1);
+    bmi_lock_give(&tls->lock);
+    return proved;
 }
 
 const char *tls_fault_name(long error)
@@ -114,6 +148,8 @@ const char *tls_fault_name(long error)
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
         return "its certificate is of another name";
+    case X509_V_ERR_INVALID_PURPOSE:
+        return "its certificate is not for this role (bmi-keys: a client's, used by a server)";
     case X509_V_ERR_CERT_REVOKED:
         return "its certificate is revoked";
     case X509_V_ERR_CRL_HAS_EXPIRED:

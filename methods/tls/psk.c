@@ -174,17 +174,20 @@ static int client_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id, 
     return *session != NULL;
 }
 
-/* Copies a peer's identity with its instance, and finds the key. */
-static const struct psk *key_find(const SSL *ssl, const unsigned char *id, size_t length,
-                                  char wire[WIRE_MOST + 1])
+/* Copies a peer's identity with its instance. Returns false if it is none of psk.c's, but a ticket
+ * (session.c). */
+static bool wire_take(char wire[WIRE_MOST + 1], const unsigned char *id, size_t length)
 {
     if (length > WIRE_MOST || length <= INSTANCE_TEXT + 1 || memchr(id, '\0', length))
-        return NULL;
+        return false;
     memcpy(wire, id, length);
     wire[length] = '\0';
-    size_t name = length - INSTANCE_TEXT - 1;
-    if (wire[name] != '.')
-        return NULL;
+    return wire[length - INSTANCE_TEXT - 1] == '.';
+}
+
+static const struct psk *key_find(const SSL *ssl, const char *wire)
+{
+    size_t name = strlen(wire) - INSTANCE_TEXT - 1;
     const struct psk *psk = keys_of(ssl);
     while (psk && (strlen(psk->identity) != name || memcmp(psk->identity, wire, name) != 0))
         psk = psk->next;
@@ -196,8 +199,10 @@ static int server_key(SSL *ssl, const unsigned char *id, size_t length, SSL_SESS
 {
     struct tls_link *tls = SSL_get_app_data(ssl);
     char wire[WIRE_MOST + 1], own[INSTANCE_TEXT + 1];
-    const struct psk *psk = key_find(ssl, id, length, wire);
     *session = NULL;
+    if (!wire_take(wire, id, length))
+        return 1;
+    const struct psk *psk = key_find(ssl, wire);
     if (!psk) {
         tls->making->fault = "its key's identity is unknown";
         return 1;
@@ -209,27 +214,26 @@ static int server_key(SSL *ssl, const unsigned char *id, size_t length, SSL_SESS
     }
     *session = session_make(ssl, psk, wire);
     memcpy(tls->making->identity, psk->identity, sizeof(psk->identity));
+    SSL_set_num_tickets(ssl, 0);
     return *session != NULL;
 }
 
-int tls_psk_load(SSL_CTX *context, const char *name)
+int tls_psk_load(SSL_CTX *context, const char *name, char *why, size_t size)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct psk *keys = NULL;
     pthread_once(&once, keys_index_make);
     FILE *file = fopen(name, "re");
     if (!file) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "tls: no keys, file '%s': %s", name, strerror(errno));
+        snprintf(why, size, "no keys, file '%s': %s", name, strerror(errno));
         return -EACCES;
     }
     int bad = keys_read(file, &keys);
     fclose(file);
     if (bad > 0)
-        bmi_method_log(BMI_LOG_ERROR, NULL, "tls: file '%s', line %d: no identity:key in hex", name,
-                       bad);
+        snprintf(why, size, "file '%s', line %d: no identity:key in hex", name, bad);
     else if (bad < 0 || !keys)
-        bmi_method_log(BMI_LOG_ERROR, NULL, "tls: file '%s': %s", name,
-                       bad < 0 ? "no memory" : "it holds no key");
+        snprintf(why, size, "file '%s': %s", name, bad < 0 ? "no memory" : "it holds no key");
     if (bad || !keys || SSL_CTX_set_ex_data(context, keys_index, keys) != 1) {
         keys_free(keys);
         return -EACCES;

@@ -20,6 +20,9 @@ static const struct bmi_setting_spec settings[] = {
      "that an authority has signed"},
     {"tls_psk", BMI_SETTING_TEXT, 0, 0, 0,
      "file with keys that peers share, lines of identity:hex; the first one is used to connect"},
+    {"tls_session_s", BMI_SETTING_NUMBER, 3600, 0, 86400,
+     "seconds after a handshake in which its peer may connect again by a ticket, without "
+     "certificates; 0: no tickets"},
     {"tls_key_records", BMI_SETTING_NUMBER, 1 << 24, 1, 1 << 24,
      "records that are sent before the key is updated"},
     STREAM_SECURE_SETTINGS,
@@ -82,6 +85,9 @@ static int identity_get(struct stream_link *link, struct bmi_peer_identity *iden
     const struct tls_link *tls = link->layer;
     if (tls && link->phase == STREAM_UP) {
         snprintf(identity->name, sizeof(identity->name), "%s", tls->identity);
+        snprintf(identity->protection, sizeof(identity->protection), "TLS 1.3, %s%s", tls->cipher,
+                 tls->resumed ? ", resumed" : "");
+        identity->expires_s = tls->expires_s;
         error = 0;
     }
     stream_unlock(&link->send_lock);
@@ -90,6 +96,10 @@ static int identity_get(struct stream_link *link, struct bmi_peer_identity *iden
 
 static int tls_option(void *state, struct bmi_link *base, int option, void *value, bool set)
 {
+    if (option == BMI_METHOD_PROVED_ADDRESS)
+        return tls_address_proved(tls_link_of(stream_link_of(base)), value) ? 0 : -EACCES;
+    if (option == BMI_METHOD_CHOICE)
+        return tls_credentials_check(value);
     if (option != BMI_PEER_IDENTITY) {
         int status = tcp_option(state, base, option, value, set);
         return option == BMI_TCP_GET_PORT && status == 0 ? 1 : status; /* tcp's own is preferred */

@@ -7,8 +7,9 @@
  * of methods/stream.
  *
  * Locks: `lock` of a struct tls_link guards its SSL object and what that writes to; it is held over
- * one call of SSL_read or some records of SSL_write, and innermost. The writer (stream.h) sends the
- * ciphertext without it. `lock` of struct tls_contexts guards the contexts.
+ * one call of SSL_read or some records of SSL_write; within it only that of struct tls_sessions
+ * (session.c) is taken. The writer (stream.h) sends the ciphertext without it. `lock` of struct
+ * tls_contexts guards the contexts.
  */
 #ifndef TLS_H
 #define TLS_H
@@ -55,7 +56,11 @@ struct tls_link {
     int status;  /* as of a read */
 
     enum tls_role role;
-    char *identity;            /* the peer's; set once, before the link is up */
+    /* set once, before the link is up */
+    char *identity;            /* the peer's */
+    const char *cipher;        /* OpenSSL's constant */
+    int64_t expires_s;         /* the peer's certificate, as of time(2); 0: it has none */
+    bool resumed;              /* by a ticket */
     struct tls_making *making; /* during the handshake: its step's */
 };
 
@@ -86,6 +91,8 @@ extern const struct stream_bytes tls_bytes;
 /* cause.c: why a connection failed, as an errno; logs it with the peer. The SSL's errors are in
  * this thread's queue. The link's lock. */
 int tls_cause_locked(struct tls_link *tls);
+/* Logs why a peer is refused. */
+void tls_cause_log(const struct tls_link *tls, const char *text);
 
 /* context.c: contexts with the credentials, read again when their files have changed. */
 struct tls_contexts *tls_contexts_make(void);
@@ -93,18 +100,41 @@ void tls_contexts_free(struct tls_contexts *contexts);
 /* Returns one that the caller frees; NULL: there is none, which was logged. Any thread. Reads
  * files. */
 SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role);
+/* Whether the credentials of now can be used. Returns 0, or an errno, and why. Any thread, at any
+ * time. */
+int tls_context_check(char *why, size_t size);
+/* Whether only those may read a file of keys who should. Returns 0, or an errno, and why. */
+int tls_file_check(const char *file, char *why, size_t size);
 
 /* identity.c: names of peers. */
 /* A callback of SSL_CTX_set_verify. */
 int tls_verify(int ok, X509_STORE_CTX *store);
-/* The peer's name: from its certificate, or of the key that was used; a copy for the caller. NULL:
- * no memory. The handshake is complete. */
-char *tls_identity_make(struct tls_link *tls);
+/* Sets what the link knows of its peer. Returns 0, or an errno, which was logged. The handshake is
+ * complete. */
+int tls_identity_set(struct tls_link *tls);
+/* Finds the first name that is accepted. Returns whether there is one. */
+bool tls_name_find(X509 *certificate, char name[TLS_NAME]);
+/* Whether the peer's certificate has the host of a canonical address. The link is up. Poller. */
+bool tls_address_proved(struct tls_link *tls, const char *address);
 /* The fault of a certificate, in words. */
 const char *tls_fault_name(long error);
 
 /* psk.c: keys that both sides know. */
-/* Reads the file into the context. Returns 0, or an errno, which was logged. */
-int tls_psk_load(SSL_CTX *context, const char *file);
+/* Reads the file into the context. Returns 0, or an errno, and why. */
+int tls_psk_load(SSL_CTX *context, const char *file, char *why, size_t size);
+
+/* session.c: tickets of a context whose peers have certificates. */
+/* Returns false without memory. The credentials are in the context. */
+bool tls_sessions_open(SSL_CTX *context, enum tls_role role);
+/* Before the handshake: a client uses the ticket of its server, if there is one. The name that is
+ * checked is set. */
+void tls_session_begin(SSL *ssl);
+
+/* expiry.c */
+/* Whether the credentials of now can be used, and for how long. Returns 0 or an errno. Any thread,
+ * at any time. */
+int tls_credentials_check(struct bmi_method_choice *choice);
+/* In seconds of time(2). */
+int64_t tls_time_of(const ASN1_TIME *time);
 
 #endif
