@@ -103,7 +103,7 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role);
 /* Whether the credentials of now can be used. Returns 0, or an errno, and why. Any thread, at any
  * time. */
 int tls_context_check(char *why, size_t size);
-/* Whether only those may read a file of keys who should. Returns 0, or an errno, and why. */
+/* Whether a file of keys has the rights of a secret. Returns 0, or an errno, and why. */
 int tls_file_check(const char *file, char *why, size_t size);
 
 /* identity.c: names of peers. */
