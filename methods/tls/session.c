@@ -99,7 +99,7 @@ static int64_t chain_end(const SSL *ssl)
     return end_s;
 }
 
-/* Sets when the session of a full handshake ends; that of a resumed one has it. Returns the seconds
+/* Sets when the session of a full handshake ends; a resumed one keeps its end. Returns the seconds
  * that are left, 0: none. */
 static int64_t end_set(const SSL *ssl, SSL_SESSION *session)
 {
