@@ -7,6 +7,7 @@
  * usage: tls_trust_fault BMI-KEYS
  */
 #include <openssl/pem.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,15 +40,18 @@ static const char *tool;
 
 struct process {
     bmi_context_id context;
-    char log[4096];
+    pthread_mutex_t lock;
+    char log[4096]; /* lock */
 };
 
 static void note(void *argument, enum bmi_log_level level, const char *text)
 {
     struct process *process = argument;
-    size_t used = strlen(process->log);
     (void)level;
+    pthread_mutex_lock(&process->lock);
+    size_t used = strlen(process->log);
     snprintf(process->log + used, sizeof process->log - used, "%s\n", text);
+    pthread_mutex_unlock(&process->lock);
 }
 
 static int start(struct process *process, const char *listen)
@@ -115,8 +119,10 @@ static void look(struct process *process, struct answer *answer)
     }
     if (BMI_get_info(0, BMI_GET_METHOD_STATISTICS, &tcp) == 0)
         answer->dialled_tcp = tcp.links_opened;
+    pthread_mutex_lock(&process->lock);
     memcpy(answer->log, process->log, sizeof answer->log);
     process->log[0] = '\0';
+    pthread_mutex_unlock(&process->lock);
 }
 
 static int obey(struct process *process, struct order *order, struct answer *answer)
@@ -140,7 +146,7 @@ static int obey(struct process *process, struct order *order, struct answer *ans
 /* A thread of the library makes progress while the process waits for orders. */
 static int process_run(void *argument, int channel)
 {
-    static struct process process;
+    static struct process process = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct bmi_log_callback callback = {note, &process, BMI_LOG_INFO};
     char background[] = "progress=background";
     (void)argument;
