@@ -93,8 +93,9 @@ static int reason_cause(const struct tls_link *tls, int reason, char *text, size
 void tls_cause_log(const struct tls_link *tls, const char *text)
 {
     const struct bmi_link *base = &tls->link->base;
-    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", base->host ? base->host : "?",
-                   (unsigned)base->host_number, text);
+    const char *name = base->host ? base->host : tls->identity; /* a link that is up has no host */
+    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", name ? name : "?", (unsigned)base->host_number,
+                   text);
 }
 
 int tls_cause_locked(struct tls_link *tls)
