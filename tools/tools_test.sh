@@ -237,7 +237,7 @@ if [ -x "$bin/bmi-keys" ]; then
   tls_lines "not usable: EACCES.*ended.key' has mode 0644" "bmi-info and a key that others can read"
 
   mkfifo "$work/tls"
-  as server "$bin/hello_server" tls://127.0.0.1:0 >"$work/tls" &
+  as server exec "$bin/hello_server" tls://127.0.0.1:0 >"$work/tls" &
   server=$!
   exec 5<"$work/tls"
   read -r -t 20 url <&5 || fail "hello_server told no URL"
