@@ -12,10 +12,8 @@
 #include "bmi_side.h"
 #include "raw_side.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #define STREAM 0x20000u
 /* A plain receiver takes all data that is there, whatever the message size. */
@@ -155,20 +153,16 @@ static void bandwidth_serve_raw(struct raw_link *link, const struct work *work)
     if (work->verify)
         memset(memory, 0, work->amount);
     link_blocking_set(link, !work->spin);
-    socket_send(link->socket, ack, sizeof ack);
+    link_send(link, ack, sizeof ack);
     for (uint64_t got = 0; got < work->amount;) {
         uint64_t left = work->amount - got, to_end = area - got % area;
         left = left < to_end ? left : to_end;
-        ssize_t more = recv(link->socket, memory + got % area, left < most ? left : most, 0);
-        if (more < 0 && errno == EAGAIN)
-            continue;
-        if (more <= 0)
-            die("recv: the peer has gone");
-        got += (uint64_t)more;
+        struct iovec piece = {memory + got % area, left < most ? left : most};
+        got += link_recv_some(link, &piece, 1);
     }
     if (work->verify)
         data_check(memory, work->amount, STREAM, 0);
-    socket_send(link->socket, ack, sizeof ack);
+    link_send(link, ack, sizeof ack);
     link_blocking_set(link, false);
 }
 
@@ -182,14 +176,14 @@ static double bandwidth_run_raw(struct raw_client *client, const struct work *wo
     uint64_t start = now_ns();
     link_ask(link, 0, work);
     if (work->first != FIRST_SENDER) {
-        socket_recv(link->socket, ack, sizeof ack);
+        link_recv(link, ack, sizeof ack);
         start = now_ns();
     }
     for (uint64_t i = 0; i < messages; i++)
-        socket_send(link->socket, data + memory_place(work, i), message_size(work, i));
+        link_send(link, data + memory_place(work, i), message_size(work, i));
     if (work->first == FIRST_SENDER)
-        socket_recv(link->socket, ack, sizeof ack);
-    socket_recv(link->socket, ack, sizeof ack);
+        link_recv(link, ack, sizeof ack);
+    link_recv(link, ack, sizeof ack);
     double seconds = seconds_since(start);
     link_blocking_set(link, false);
     return seconds;
@@ -210,7 +204,8 @@ const struct pattern pattern_bandwidth = {
              TAKES_WINDOW | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
-                  BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY),
+                  BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) |
+                  BIT(CONTENDER_MEMCPY),
     .value = value_bandwidth,
     .serve_bmi = bandwidth_serve_bmi,
     .serve_raw = bandwidth_serve_raw,

@@ -33,6 +33,8 @@ enum contender {
     CONTENDER_LOCK_FREE,      /* the task manager */
     CONTENDER_RAW,            /* sockets: blocking, or epoll for N x M */
     CONTENDER_RAW_POLL,       /* sockets, spinning on a non-blocking receive */
+    CONTENDER_TLS,            /* OpenSSL on such sockets */
+    CONTENDER_TLS_POLL,
     CONTENDER_MPI,
     CONTENDER_FI,       /* libfabric's fi_pingpong */
     CONTENDER_MEMCPY,   /* one process copies as much within its memory */
@@ -43,7 +45,8 @@ enum contender {
 
 #define BIT(contender) (1u << (contender))
 #define BITS_BMI (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND))
-#define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL))
+#define BITS_TLS (BIT(CONTENDER_TLS) | BIT(CONTENDER_TLS_POLL))
+#define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL) | BITS_TLS)
 /* The measured contenders; all others are references. */
 #define BITS_OURS (BITS_BMI | BIT(CONTENDER_LOCK_FREE))
 
@@ -279,9 +282,9 @@ void control_tell(int control, const char *format, ...) __attribute__((format(pr
 void address_tell(int control, const char *url);
 bool control_work(int control, struct work *work, uint64_t *start_ns);
 void start_await(uint64_t start_ns);
-/* A client's life: it takes samples when the coordinator asks for them. `run` returns its pattern's
- * figure. */
-void samples_take(int control, const struct options *options,
+/* A client's life: it takes samples when the coordinator asks for them. `note` is for the report.
+ * `run` returns its pattern's figure. */
+void samples_take(int control, const struct options *options, const char *note,
                   double (*run)(void *client, const struct work *work), void *client);
 
 #endif

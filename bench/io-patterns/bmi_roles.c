@@ -184,7 +184,7 @@ void bmi_client_main(const struct options *options)
     struct bmi_client client;
     int control = control_open(options, "client");
     bmi_client_open(&client, options);
-    samples_take(control, options, sample_run, &client);
+    samples_take(control, options, "", sample_run, &client);
     bmi_side_close(&client.side);
     free(client.servers);
 }

@@ -104,13 +104,13 @@ void start_await(uint64_t start_ns)
         ;
 }
 
-void samples_take(int control, const struct options *options,
+void samples_take(int control, const struct options *options, const char *note,
                   double (*run)(void *client, const struct work *work), void *client)
 {
     struct work work;
     uint64_t start_ns;
     work_start(&work, options);
-    control_tell(control, "ready");
+    control_tell(control, "ready %s", note);
     while (control_work(control, &work, &start_ns)) {
         work_window_set(&work, options);
         start_await(start_ns);

@@ -9,6 +9,7 @@
 #include "coordinator.h"
 #include "fi_pingpong.h"
 #include "group.h"
+#include "keys.h"
 #include "launch.h"
 #include "report.h"
 
@@ -54,7 +55,7 @@ static void round_take(struct group *groups, int count, const struct options *op
     }
 }
 
-/* Measures one row with groups that run. */
+/* Measures one row with groups that run. What they said when they were ready is in its notes. */
 static void row_measure(struct group *groups, int count, const struct options *options,
                         struct row *row)
 {
@@ -62,6 +63,9 @@ static void row_measure(struct group *groups, int count, const struct options *o
     for (int rep = -1; rep < options->reps; rep++)
         round_take(groups, count, options, &row->work, row, rep);
     row_finish(row, options);
+    for (int i = 0; i < count; i++)
+        format_text(row->series[groups[i].contender].note, sizeof row->series->note, "%s",
+                    groups[i].note);
 }
 
 static void grid_measure(const struct options *options, const struct grid *grid,
@@ -107,6 +111,8 @@ static void grids_run(const struct options *options, struct report *report)
             "(install mpich and build again)");
     if (options->contenders & BIT(CONTENDER_FI))
         fi_pingpong_open(options);
+    if (strcmp(options->method, "tls") == 0 || options->contenders & BITS_TLS)
+        keys_make(options);
     report_start(report);
     for (int i = 0; i < options->grid_count; i++)
         grid_measure(options, &options->grids[i], report);

@@ -227,7 +227,9 @@ void group_start(struct group *group, enum contender contender, const struct opt
     for (int i = 0; i < group->clients; i++)
         process_add(group, launch_self(options, contender, "client", i, group->urls));
     hellos_await(group, group->clients);
-    lines_await(group, group->servers, count, "ready");
+    lines_await(group, group->servers, count, "ready ");
+    format_text(group->note, sizeof group->note, "%.255s",
+                group->members[group->servers].text + strlen("ready "));
 }
 
 /* One sample of copying the messages by memcpy in this process: the least that a message through

@@ -27,6 +27,7 @@ struct group {
     int process_count;
     struct member *members; /* servers, then clients */
     char *urls;             /* the servers', comma list */
+    char note[256];         /* of its first client; may be empty */
     uint64_t traffic;       /* MPI: bytes that this host's networks carried before */
 };
 

@@ -11,10 +11,8 @@
 #include "bmi_side.h"
 #include "raw_side.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 /* ---- BMI ----------------------------------------------------------------------------------- */
 
@@ -176,40 +174,17 @@ static double latency_run_bmi(struct bmi_client *client, const struct work *work
 
 /* ---- plain sockets ------------------------------------------------------------------------- */
 
-/* Receives all of a message, spinning without blocking. */
-static void ball_spin(int socket, void *buffer, size_t size)
-{
-    uint8_t *bytes = buffer;
-    while (size > 0) {
-        ssize_t got = recv(socket, bytes, size, MSG_DONTWAIT);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR))
-            continue;
-        if (got <= 0)
-            die("recv: %s", got < 0 ? strerror(errno) : "the peer has gone");
-        bytes += got;
-        size -= (size_t)got;
-    }
-}
-
-static void ball_receive(int socket, const struct work *work, void *buffer)
-{
-    if (work->spin)
-        ball_spin(socket, buffer, work->size);
-    else
-        socket_recv(socket, buffer, work->size);
-}
-
 static void latency_serve_raw(struct raw_link *link, const struct work *work)
 {
     uint8_t ack[ACK_SIZE] = {0};
     uint8_t *in = allocate(work->size), *out = allocate(work->size);
-    link_blocking_set(link, true);
-    socket_send(link->socket, ack, sizeof ack);
+    link_blocking_set(link, !work->spin);
+    link_send(link, ack, sizeof ack);
     for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
-        ball_receive(link->socket, work, in);
+        link_recv(link, in, work->size);
         ball_check(work, in, round, 1);
         ball_fill(work, out, round, 2);
-        socket_send(link->socket, out, work->size);
+        link_send(link, out, work->size);
     }
     link_blocking_set(link, false);
     free(in);
@@ -220,15 +195,15 @@ static double latency_run_raw(struct raw_client *client, const struct work *work
 {
     struct raw_link *link = &client->links[0];
     uint8_t *in = allocate(work->size), *out = allocate(work->size);
-    link_blocking_set(link, true);
+    link_blocking_set(link, !work->spin);
     link_ask_and_await(link, 0, work);
     uint64_t start = 0;
     for (uint64_t round = 0; round < work->amount + WARM_UP_ROUNDS; round++) {
         if (round == WARM_UP_ROUNDS)
             start = now_ns();
         ball_fill(work, out, round, 1);
-        socket_send(link->socket, out, work->size);
-        ball_receive(link->socket, work, in);
+        link_send(link, out, work->size);
+        link_recv(link, in, work->size);
         ball_check(work, in, round, 2);
     }
     double seconds = seconds_since(start);

@@ -92,6 +92,12 @@ static void processes_end(void)
     descendants_end();
 }
 
+void launch_beside(char *path, size_t size, const char *name)
+{
+    const char *slash = strrchr(self_path, '/');
+    format_text(path, size, "%.*s/%s", (int)(slash - self_path), self_path, name);
+}
+
 /* Finds this program, and bmi-bench-mpi beside it. */
 static void paths_find(void)
 {
@@ -99,9 +105,7 @@ static void paths_find(void)
     if (length < 0)
         die("/proc/self/exe: %s", strerror(errno));
     self_path[length] = 0;
-    const char *slash = strrchr(self_path, '/');
-    format_text(mpi_path, sizeof mpi_path, "%.*s/bmi-bench-mpi", (int)(slash - self_path),
-                self_path);
+    launch_beside(mpi_path, sizeof mpi_path, "bmi-bench-mpi");
 }
 
 void launch_open(void)

@@ -23,6 +23,8 @@ pid_t launch_self(const struct options *options, enum contender contender, const
 pid_t launch_mpi(const struct options *options, const struct grid *grid);
 /* Starts another program; its output goes to `out`, -1: nowhere. */
 pid_t launch_other(const struct options *options, const char *const *arguments, int out);
+/* The path of a program that was installed with this one. */
+void launch_beside(char *path, size_t size, const char *name);
 /* Whether bmi-bench-mpi and mpiexec are there. */
 bool launch_mpi_found(void);
 /* Whether PATH has the program. */

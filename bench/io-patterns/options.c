@@ -94,8 +94,9 @@ static const char help_text[] =
     "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other, in place\n"
     "                       of --servers and --clients\n"
     "  --bind               bind each process to a CPU, servers first, in turn\n"
-    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, fi (latency,\n"
-    "                       bandwidth: libfabric's fi_pingpong on the method's provider),\n"
+    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, tls, tls-poll\n"
+    "                       (latency): OpenSSL on sockets, fi (latency, bandwidth:\n"
+    "                       libfabric's fi_pingpong on the method's provider),\n"
     "                       memcpy (bandwidth: one process's copies within its memory)\n"
     "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
     "                       flow: plain: the bare messages beside it; none: references only\n"
@@ -235,7 +236,8 @@ static void reference_take(struct options *options, const char *text)
             return;
         }
     if (strcmp(text, "none") != 0)
-        refuse("--reference %s: raw, raw-poll, mpi, fi, memcpy, or none is wanted", text);
+        refuse("--reference %s: raw, raw-poll, tls, tls-poll, mpi, fi, memcpy, or none is wanted",
+               text);
 }
 
 static void buffers_take(struct options *options, const char *text)

@@ -68,6 +68,8 @@ static void contenders_check(const struct options *options)
         [CONTENDER_BMI_BACKGROUND] = "--progress background",
         [CONTENDER_RAW] = "--reference raw",
         [CONTENDER_RAW_POLL] = "--reference raw-poll",
+        [CONTENDER_TLS] = "--reference tls",
+        [CONTENDER_TLS_POLL] = "--reference tls-poll",
         [CONTENDER_MPI] = "--reference mpi",
         [CONTENDER_FI] = "--reference fi",
         [CONTENDER_MEMCPY] = "--reference memcpy",
@@ -79,6 +81,10 @@ static void contenders_check(const struct options *options)
         patterns_list(known, contends, BIT(i));
         refuse("%s: not for %s, but for: %s", asked_by[i], options->pattern->name, known);
     }
+#ifndef BENCH_TLS
+    if (options->contenders & BITS_TLS)
+        refuse("--reference tls: bmi-bench was built without OpenSSL's libssl");
+#endif
     if (options->references_only && !(options->contenders & ~BITS_OURS))
         refuse("--buffers none: nothing is left to measure without --reference");
 }
@@ -147,6 +153,8 @@ static void servers_check(const struct options *options)
     int of_bmi = options_servers(options, false), of_raw = options_servers(options, true);
     if (options->url_count == 0)
         return;
+    if (options->contenders & BITS_TLS)
+        refuse("--reference tls: on this host only, not with --servers URL");
     if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
         refuse("--progress background: servers that run already have the progress that they were "
                "started with");

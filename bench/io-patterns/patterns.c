@@ -52,6 +52,8 @@ const char *contender_name(enum contender contender)
         [CONTENDER_LOCK_FREE] = "lock-free",
         [CONTENDER_RAW] = "raw",
         [CONTENDER_RAW_POLL] = "raw-poll",
+        [CONTENDER_TLS] = "tls",
+        [CONTENDER_TLS_POLL] = "tls-poll",
         [CONTENDER_MPI] = "mpi",
         [CONTENDER_FI] = "fi_pingpong",
         [CONTENDER_MEMCPY] = "memcpy",

@@ -9,7 +9,6 @@
 #include "raw_side.h"
 
 #include <stdlib.h>
-#include <sys/socket.h>
 
 #define STREAM 0x30000u
 #define RAW_READ (256u << 10)
@@ -127,17 +126,16 @@ static void rate_serve_raw(struct raw_link *link, const struct work *work)
     uint8_t *memory = allocate_pages(RAW_READ);
     uint64_t total = work->amount * work->size;
     link_blocking_set(link, true);
-    socket_send(link->socket, ack, sizeof ack);
+    link_send(link, ack, sizeof ack);
     for (uint64_t got = 0; got < total;) {
         uint64_t left = total - got;
-        ssize_t more = recv(link->socket, memory, left < RAW_READ ? left : RAW_READ, 0);
-        if (more <= 0)
-            die("recv: the peer has gone");
+        struct iovec piece = {memory, left < RAW_READ ? left : RAW_READ};
+        size_t more = link_recv_some(link, &piece, 1);
         if (work->verify)
-            data_check(memory, (uint64_t)more, STREAM, got);
-        got += (uint64_t)more;
+            data_check(memory, more, STREAM, got);
+        got += more;
     }
-    socket_send(link->socket, ack, sizeof ack);
+    link_send(link, ack, sizeof ack);
     link_blocking_set(link, false);
     free(memory);
 }
@@ -154,9 +152,9 @@ static double rate_run_raw(struct raw_client *client, const struct work *work)
         uint8_t *buffer = memory + i % work->window * work->size;
         if (work->verify)
             data_fill(buffer, work->size, STREAM, i * work->size);
-        socket_send(link->socket, buffer, work->size);
+        link_send(link, buffer, work->size);
     }
-    socket_recv(link->socket, ack, sizeof ack);
+    link_recv(link, ack, sizeof ack);
     double seconds = seconds_since(start);
     link_blocking_set(link, false);
     free(memory);
@@ -173,7 +171,7 @@ const struct pattern pattern_rate = {
     .one_pair = true,
     .window = 1000,
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_MESSAGES | TAKES_WINDOW | TAKES_VERIFY,
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
     .value = value_rate,
     .serve_bmi = rate_serve_bmi,
     .serve_raw = rate_serve_raw,

@@ -52,49 +52,55 @@ static int url_socket(const char *url, struct sockaddr_storage *address, socklen
     return made;
 }
 
-static void link_add(struct raw_link *link, int epoll, int socket)
+static void link_add(struct raw_link *link, const struct raw_bytes *bytes, int epoll, int socket,
+                     bool accepted)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
-    *link = (struct raw_link){.socket = socket, .epoll = epoll};
+    *link = (struct raw_link){.socket = socket, .epoll = epoll, .bytes = bytes};
+    socket_nodelay_set(socket);
+    if (bytes->open)
+        bytes->open(link, accepted);
     link_blocking_set(link, false);
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event) < 0)
         die("epoll_ctl: %s", strerror(errno));
 }
 
-static void link_accept(int listener, int epoll)
+static void link_accept(const struct raw_server *server)
 {
-    int socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int socket = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
     if (socket < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
         return;
     if (socket < 0)
         die("accept: %s", strerror(errno));
-    socket_nodelay_set(socket);
-    link_add(allocate(sizeof(struct raw_link)), epoll, socket);
+    link_add(allocate(sizeof(struct raw_link)), server->bytes, server->epoll, socket, true);
 }
 
 static void link_close(struct raw_link *link)
 {
+    if (link->bytes->close)
+        link->bytes->close(link);
     close(link->socket);
     free(link);
 }
 
-/* Reads a request, and begins to answer it when it is whole. */
-static void link_request_read(struct raw_server *server, struct raw_link *link)
+/* Reads a request, and begins to answer it when it is whole. Returns: false if the link is closed.
+ */
+static bool link_request_read(struct raw_server *server, struct raw_link *link)
 {
     struct work work;
-    ssize_t got = recv(link->socket, link->request + link->request_used,
-                       REQUEST_SIZE - link->request_used, 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (got < 0 && errno != ECONNRESET)
-        die("recv: %s", strerror(errno));
+    struct iovec piece = {link->request + link->request_used, REQUEST_SIZE - link->request_used};
+    ssize_t got = link->bytes->recv(link, &piece, 1);
+    if (got == -EAGAIN || got == -EINTR)
+        return true;
+    if (got < 0 && got != -ECONNRESET)
+        die("recv: %s", strerror((int)-got));
     if (got <= 0) {
         link_close(link);
-        return;
+        return false;
     }
     link->request_used += (size_t)got;
     if (link->request_used < REQUEST_SIZE)
-        return;
+        return true;
     link->request_used = 0;
     request_decode(&work, link->request);
     const struct pattern *pattern = pattern_numbered(work.pattern);
@@ -107,6 +113,7 @@ static void link_request_read(struct raw_server *server, struct raw_link *link)
         link->next = server->spinning;
         server->spinning = link;
     }
+    return true;
 }
 
 /* Continues an answer. */
@@ -114,6 +121,20 @@ static void link_continue(struct raw_server *server, struct raw_link *link)
 {
     link->ready(link);
     server->busy -= link->ready == NULL;
+}
+
+/* Does what the link's bytes allow: reads a request, continues an answer. */
+static void link_serve(struct raw_server *server, struct raw_link *link)
+{
+    bool open = true;
+    do {
+        if (link->ready && link->spins)
+            return;
+        if (link->ready)
+            link_continue(server, link);
+        else
+            open = link_request_read(server, link);
+    } while (open && link_pending(link));
 }
 
 /* Continues all answers that spin. */
@@ -142,14 +163,10 @@ void raw_server_run(struct raw_server *server, uint64_t requests)
             die("epoll_wait: %s", strerror(errno));
         for (int i = 0; i < count; i++) {
             struct raw_link *link = events[i].data.ptr;
-            if (!link)
-                link_accept(server->listener, server->epoll);
-            else if (link->ready && link->spins)
-                continue;
-            else if (link->ready)
-                link_continue(server, link);
+            if (link)
+                link_serve(server, link);
             else
-                link_request_read(server, link);
+                link_accept(server);
         }
     }
 }
@@ -169,7 +186,8 @@ static void listener_url(int listener, char *url, size_t url_size)
         format_text(url, url_size, "raw://%s:%s", host, port);
 }
 
-void raw_server_open(struct raw_server *server, const char *listen_url, char *url, size_t url_size)
+void raw_server_open(struct raw_server *server, const struct raw_bytes *bytes,
+                     const char *listen_url, char *url, size_t url_size)
 {
     struct sockaddr_storage address;
     socklen_t size;
@@ -180,13 +198,16 @@ void raw_server_open(struct raw_server *server, const char *listen_url, char *ur
         die("%s: %s", listen_url, strerror(errno));
     if (fcntl(listener, F_SETFL, O_NONBLOCK) < 0)
         die("fcntl: %s", strerror(errno));
-    *server = (struct raw_server){.listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
+    *server = (struct raw_server){.bytes = bytes,
+                                  .listener = listener,
+                                  .epoll = epoll_create1(EPOLL_CLOEXEC)};
     if (server->epoll < 0 || epoll_ctl(server->epoll, EPOLL_CTL_ADD, listener, &event) < 0)
         die("epoll: %s", strerror(errno));
     listener_url(listener, url, url_size);
 }
 
-void raw_client_open(struct raw_client *client, const struct options *options)
+void raw_client_open(struct raw_client *client, const struct raw_bytes *bytes,
+                     const struct options *options)
 {
     *client =
         (struct raw_client){.link_count = options->url_count, .timeout_s = options->timeout_s};
@@ -198,8 +219,7 @@ void raw_client_open(struct raw_client *client, const struct options *options)
         int socket = url_socket(options->urls[i], &address, &size);
         if (connect(socket, (struct sockaddr *)&address, size) < 0)
             die("%s: %s", options->urls[i], strerror(errno));
-        socket_nodelay_set(socket);
-        link_add(&client->links[i], client->epoll, socket);
+        link_add(&client->links[i], bytes, client->epoll, socket, false);
     }
 }
 
@@ -210,6 +230,15 @@ static void end_now(int signal_number)
     _exit(0);
 }
 
+static const struct raw_bytes *bytes_of(const struct options *options)
+{
+#ifdef BENCH_TLS
+    if (BIT(options->contender) & BITS_TLS)
+        return &raw_tls;
+#endif
+    return &raw_plain;
+}
+
 void raw_server_main(const struct options *options)
 {
     struct raw_server server;
@@ -217,8 +246,8 @@ void raw_server_main(const struct options *options)
     int control = control_open(options, "server");
     signal(SIGTERM, end_now);
     signal(SIGINT, end_now);
-    raw_server_open(&server, options->listen ? options->listen : "raw://127.0.0.1:0", url,
-                    sizeof url);
+    raw_server_open(&server, bytes_of(options),
+                    options->listen ? options->listen : "raw://127.0.0.1:0", url, sizeof url);
     address_tell(control, url);
     raw_server_run(&server, 0);
 }
@@ -232,6 +261,8 @@ void raw_client_main(const struct options *options)
 {
     struct raw_client client;
     int control = control_open(options, "client");
-    raw_client_open(&client, options);
-    samples_take(control, options, sample_run, &client);
+    const struct raw_bytes *bytes = bytes_of(options);
+    raw_client_open(&client, bytes, options);
+    samples_take(control, options, bytes->name ? bytes->name(&client.links[0]) : "", sample_run,
+                 &client);
 }

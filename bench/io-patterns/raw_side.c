@@ -65,22 +65,65 @@ void socket_recv(int socket, void *buffer, size_t size)
     }
 }
 
-size_t socket_send_some(int socket, struct iovec *pieces, int count)
+static ssize_t plain_send(struct raw_link *link, const struct iovec *pieces, int count)
 {
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
-    ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR)
-        die("sendmsg: %s", strerror(errno));
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)pieces,
+                             .msg_iovlen = (size_t)count};
+    ssize_t sent = count == 1 ? send(link->socket, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL)
+                              : sendmsg(link->socket, &message, MSG_NOSIGNAL);
+    return sent < 0 ? -errno : sent;
+}
+
+static ssize_t plain_recv(struct raw_link *link, const struct iovec *pieces, int count)
+{
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)pieces,
+                             .msg_iovlen = (size_t)count};
+    ssize_t got = count == 1 ? recv(link->socket, pieces->iov_base, pieces->iov_len, 0)
+                             : recvmsg(link->socket, &message, 0);
+    return got < 0 ? -errno : got;
+}
+
+const struct raw_bytes raw_plain = {.send = plain_send, .recv = plain_recv};
+
+size_t link_send_some(struct raw_link *link, const struct iovec *pieces, int count)
+{
+    ssize_t sent = link->bytes->send(link, pieces, count);
+    if (sent < 0 && sent != -EAGAIN && sent != -EINTR)
+        die("send: %s", strerror((int)-sent));
     return sent < 0 ? 0 : (size_t)sent;
 }
 
-size_t socket_recv_some(int socket, struct iovec *pieces, int count)
+size_t link_recv_some(struct raw_link *link, const struct iovec *pieces, int count)
 {
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
-    ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-        die("recvmsg: %s", got < 0 ? strerror(errno) : "the peer has gone");
+    ssize_t got = link->bytes->recv(link, pieces, count);
+    if (got == 0 || (got < 0 && got != -EAGAIN && got != -EINTR))
+        die("recv: %s", got < 0 ? strerror((int)-got) : "the peer has gone");
     return got < 0 ? 0 : (size_t)got;
+}
+
+void link_send(struct raw_link *link, const void *buffer, size_t size)
+{
+    struct iovec piece = {(void *)(uintptr_t)buffer, size};
+    while (piece.iov_len > 0) {
+        size_t sent = link_send_some(link, &piece, 1);
+        piece.iov_base = (uint8_t *)piece.iov_base + sent;
+        piece.iov_len -= sent;
+    }
+}
+
+void link_recv(struct raw_link *link, void *buffer, size_t size)
+{
+    struct iovec piece = {buffer, size};
+    while (piece.iov_len > 0) {
+        size_t got = link_recv_some(link, &piece, 1);
+        piece.iov_base = (uint8_t *)piece.iov_base + got;
+        piece.iov_len -= got;
+    }
+}
+
+bool link_pending(const struct raw_link *link)
+{
+    return link->bytes->pending && link->bytes->pending(link);
 }
 
 void link_ask(struct raw_link *link, int server, const struct work *work)
@@ -89,14 +132,14 @@ void link_ask(struct raw_link *link, int server, const struct work *work)
     uint8_t request[REQUEST_SIZE];
     asked.server = (uint8_t)server;
     request_encode(request, &asked);
-    socket_send(link->socket, request, sizeof request);
+    link_send(link, request, sizeof request);
 }
 
 void link_ask_and_await(struct raw_link *link, int server, const struct work *work)
 {
     uint8_t ack[ACK_SIZE];
     link_ask(link, server, work);
-    socket_recv(link->socket, ack, sizeof ack);
+    link_recv(link, ack, sizeof ack);
 }
 
 static void raw_spin(struct raw_client *client, const uint64_t *value, uint64_t target)
@@ -127,7 +170,9 @@ void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target
             die("nothing came for %d s", client->timeout_s);
         for (int i = 0; i < count; i++) {
             struct raw_link *link = events[i].data.ptr;
-            link->ready(link);
+            do
+                link->ready(link);
+            while (link_pending(link) && *value < target);
         }
     }
 }

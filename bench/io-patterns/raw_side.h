@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * raw_side.h - the reference over plain sockets: connections, and a server's epoll loop.
+ * raw_side.h - the reference over sockets: connections, and a server's epoll loop. The bytes are
+ * those of the sockets, or OpenSSL's on them (tls_side.c).
  *
  * A client has one connection to each server and keeps it. Between samples a server waits with
  * epoll for requests; read and write go on in that loop (link->ready), the patterns of one pair
@@ -14,8 +15,29 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+struct raw_link;
+
+/* How a link's bytes move. The socket blocks or not (link_blocking_set). */
+struct raw_bytes {
+    /* After the connection is made, by `accepted` or by us. It blocks. */
+    void (*open)(struct raw_link *link, bool accepted);
+    void (*close)(struct raw_link *link);
+    /* Return: bytes moved, or a negated errno; -EAGAIN: none can be now. 0 of recv: the peer has
+     * gone. */
+    ssize_t (*send)(struct raw_link *link, const struct iovec *pieces, int count);
+    ssize_t (*recv)(struct raw_link *link, const struct iovec *pieces, int count);
+    /* Whether there are bytes that the socket does not report. NULL: never. */
+    bool (*pending)(const struct raw_link *link);
+    /* In words, for the report. NULL: nothing to say. */
+    const char *(*name)(const struct raw_link *link);
+};
+
+extern const struct raw_bytes raw_plain, raw_tls;
+
 struct raw_link {
     int socket;
+    const struct raw_bytes *bytes;
+    void *layer;                          /* of `bytes` */
     int epoll;                            /* the loop that it is in */
     void (*ready)(struct raw_link *link); /* continue; NULL: a request is awaited */
     uint8_t request[REQUEST_SIZE];
@@ -26,6 +48,7 @@ struct raw_link {
 };
 
 struct raw_server {
+    const struct raw_bytes *bytes;
     int listener, epoll;
     uint64_t served; /* requests taken */
     int busy;        /* links whose answers go on */
@@ -48,9 +71,13 @@ void socket_nodelay_set(int socket);
 void socket_send(int socket, const void *buffer, size_t size);
 void socket_recv(int socket, void *buffer, size_t size);
 
-/* Non-blocking. Returns: bytes moved, 0 where none can be now. */
-size_t socket_send_some(int socket, struct iovec *pieces, int count);
-size_t socket_recv_some(int socket, struct iovec *pieces, int count);
+/* The same over the link's bytes. */
+void link_send(struct raw_link *link, const void *buffer, size_t size);
+void link_recv(struct raw_link *link, void *buffer, size_t size);
+/* What can be moved at once, or, if the socket blocks, at least one byte. Returns: bytes moved. */
+size_t link_send_some(struct raw_link *link, const struct iovec *pieces, int count);
+size_t link_recv_some(struct raw_link *link, const struct iovec *pieces, int count);
+bool link_pending(const struct raw_link *link);
 
 /* Sends the request, blocking or not: it always fits. */
 void link_ask(struct raw_link *link, int server, const struct work *work);
@@ -61,9 +88,11 @@ void raw_await(struct raw_client *client, const uint64_t *value, uint64_t target
 
 /* A process's whole life, and its parts. A server runs until it has answered `requests` requests
  * to their end, or for ever (0). */
-void raw_server_open(struct raw_server *server, const char *listen_url, char *url, size_t url_size);
+void raw_server_open(struct raw_server *server, const struct raw_bytes *bytes,
+                     const char *listen_url, char *url, size_t url_size);
 void raw_server_run(struct raw_server *server, uint64_t requests);
-void raw_client_open(struct raw_client *client, const struct options *options);
+void raw_client_open(struct raw_client *client, const struct raw_bytes *bytes,
+                     const struct options *options);
 void raw_server_main(const struct options *options);
 void raw_client_main(const struct options *options);
 

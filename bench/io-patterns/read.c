@@ -127,7 +127,7 @@ static void raw_sender_ready(struct raw_link *link)
         (struct iovec){(void *)(uintptr_t)(sender->data + data_place(work, sender->position)),
                        end - sender->position};
     int first = sender->ack_sent == ACK_SIZE;
-    size_t sent = socket_send_some(link->socket, pieces + first, 2 - first);
+    size_t sent = link_send_some(link, pieces + first, 2 - first);
     size_t of_ack = sent < ACK_SIZE - sender->ack_sent ? sent : ACK_SIZE - sender->ack_sent;
     sender->ack_sent += of_ack;
     sender->position += sent - of_ack;
@@ -174,7 +174,7 @@ static void raw_receiver_ready(struct raw_link *link)
     uint64_t size = data_ahead(work, receiver->position);
     count += layout_pieces(receiver->layout, receiver->server, place, size, pieces + count,
                            RAW_PIECES - count);
-    size_t got = socket_recv_some(link->socket, pieces, count);
+    size_t got = link_recv_some(link, pieces, count);
     size_t of_ack = got < ack_left ? got : ack_left;
     receiver->ack_got += of_ack;
     receiver->position += got - of_ack;
@@ -221,8 +221,8 @@ const struct pattern pattern_read = {
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
              TAKES_VERIFY | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
-    .contenders =
-        BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
+                  BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
     .value = value_bandwidth,
     .serve_bmi = read_serve_bmi,
     .serve_raw = read_serve_raw,

@@ -78,7 +78,8 @@ void work_start(struct work *work, const struct options *options)
     *work = (struct work){.pattern = pattern_number(options->pattern),
                           .verify = options->verify,
                           .plain = options->contender == CONTENDER_BMI_PLAIN,
-                          .spin = options->poll || options->contender == CONTENDER_RAW_POLL,
+                          .spin = options->poll || options->contender == CONTENDER_RAW_POLL ||
+                                  options->contender == CONTENDER_TLS_POLL,
                           .first = (uint8_t)options->first,
                           .client = (uint16_t)options->number,
                           .memory = options->memory,

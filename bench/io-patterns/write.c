@@ -173,13 +173,13 @@ static void raw_receiver_ready(struct raw_link *link)
     uint64_t place = data_place(work, receiver->position);
     uint64_t size = data_ahead(work, receiver->position);
     struct iovec piece = {receiver->sink->memory + place, size};
-    size_t got = socket_recv_some(link->socket, &piece, 1);
+    size_t got = link_recv_some(link, &piece, 1);
     if (work->verify)
         message_check(work, receiver->sink->memory + place, receiver->position, got);
     receiver->position += got;
     if (receiver->position < work->amount)
         return;
-    socket_send(link->socket, raw_ack, ACK_SIZE);
+    link_send(link, raw_ack, ACK_SIZE);
     sink_give(receiver->sink);
     free(receiver);
     link->ready = NULL;
@@ -192,7 +192,7 @@ static void write_serve_raw(struct raw_link *link, const struct work *work)
     link->state = receiver;
     link->ready = raw_receiver_ready;
     link->spins = work->spin;
-    socket_send(link->socket, raw_ack, ACK_SIZE);
+    link_send(link, raw_ack, ACK_SIZE);
 }
 
 struct raw_sender {
@@ -213,7 +213,7 @@ static void raw_sender_ready(struct raw_link *link)
     if (asked || sender->position == work->amount) {
         uint8_t ack[ACK_SIZE];
         struct iovec piece = {ack, ACK_SIZE - sender->acks_got % ACK_SIZE};
-        size_t got = socket_recv_some(link->socket, &piece, 1);
+        size_t got = link_recv_some(link, &piece, 1);
         sender->acks_got += got;
         *sender->received += got;
         if (sender->acks_got == ACK_SIZE && sender->position < work->amount)
@@ -225,7 +225,7 @@ static void raw_sender_ready(struct raw_link *link)
     uint64_t end = message * work->size + message_size(work, message);
     int count = layout_pieces(sender->layout, sender->server, data_place(work, sender->position),
                               end - sender->position, pieces, RAW_PIECES);
-    sender->position += socket_send_some(link->socket, pieces, count);
+    sender->position += link_send_some(link, pieces, count);
     if (sender->position == work->amount)
         link_watch(link, EPOLLIN);
 }
@@ -269,8 +269,8 @@ const struct pattern pattern_write = {
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
              TAKES_VERIFY | TAKES_POST,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
-    .contenders =
-        BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) | BIT(CONTENDER_MPI),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
+                  BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
     .value = value_bandwidth,
     .serve_bmi = write_serve_bmi,
     .serve_raw = write_serve_raw,

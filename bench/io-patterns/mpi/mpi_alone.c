@@ -83,10 +83,10 @@ static void raw_open(struct alone *alone)
     char listen[URL_SIZE], own[URL_SIZE] = "";
     format_text(listen, sizeof listen, "raw://%s:0", alone->host);
     if (alone->server)
-        raw_server_open(&alone->raw_server, listen, own, sizeof own);
+        raw_server_open(&alone->raw_server, &raw_plain, listen, own, sizeof own);
     urls_exchange(alone, own);
     if (!alone->server)
-        raw_client_open(&alone->raw_client, alone->options);
+        raw_client_open(&alone->raw_client, &raw_plain, alone->options);
 }
 
 /* On one host MPI's data is to go where BMI's goes. */
@@ -170,8 +170,8 @@ void alone_run(struct options *options, const struct mpi_world *world)
         refuse("%s: bmi-bench's own, without other processes", options->pattern->name);
     if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
         refuse("--progress background: a process has one kind of progress; use bmi-bench");
-    if (options->contenders & (BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY)))
-        refuse("--reference fi, memcpy: not where MPI places the processes; use bmi-bench");
+    if (options->contenders & (BIT(CONTENDER_FI) | BIT(CONTENDER_MEMCPY) | BITS_TLS))
+        refuse("--reference fi, memcpy, tls: not where MPI places the processes; use bmi-bench");
     if (world->rank == 0)
         report_files_check(options);
     host_choose(&alone, world);

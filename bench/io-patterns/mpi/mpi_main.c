@@ -69,7 +69,7 @@ static void coordinated_run(const struct options *options, const struct mpi_worl
     uint64_t start_ns;
     int control = control_open(options, server ? "server" : "client");
     work_start(&work, options);
-    control_tell(control, "ready");
+    control_tell(control, "ready ");
     while (control_work(control, &work, &start_ns)) {
         double figure = mpi_sample_take(pattern, world, &work);
         control_tell(control, "result %.9g", figure);
