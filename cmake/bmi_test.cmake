@@ -94,7 +94,8 @@ endfunction()
 # folder, BMI_TLS_ENVIRONMENT the variables of a test that uses them.
 set(BMI_TEST_KEYS "${PROJECT_BINARY_DIR}/test-keys")
 set(BMI_TLS_ENVIRONMENT "BMI_TLS_CERTIFICATE=${BMI_TEST_KEYS}/localhost.pem"
-    "BMI_TLS_KEY=${BMI_TEST_KEYS}/localhost.key" "BMI_TLS_AUTHORITIES=${BMI_TEST_KEYS}/authority.pem")
+    "BMI_TLS_KEY=${BMI_TEST_KEYS}/localhost.key" "BMI_TLS_AUTHORITIES=${BMI_TEST_KEYS}/authority.pem"
+    "BMI_TEST_CLIENT=${BMI_TEST_KEYS}/client")
 function(bmi_test_keys)
     cmake_host_system_information(RESULT here QUERY HOSTNAME)
     set(keys ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:bmi-keys>)
@@ -103,6 +104,7 @@ function(bmi_test_keys)
         COMMAND ${keys} authority "${BMI_TEST_KEYS}"
         COMMAND ${keys} host "${BMI_TEST_KEYS}" localhost 127.0.0.1 127.0.0.2 ::1
                 "${here}" null no-such-host.invalid
+        COMMAND ${keys} client "${BMI_TEST_KEYS}" client
         COMMAND ${keys} psk "${BMI_TEST_KEYS}/psk" cluster
         VERBATIM COMMENT "Making keys for the tests of tls")
     add_custom_target(bmi_test_keys ALL DEPENDS "${BMI_TEST_KEYS}/localhost.pem")

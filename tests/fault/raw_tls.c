@@ -144,11 +144,17 @@ static void *bridge_run(void *argument)
     return NULL;
 }
 
-static SSL_CTX *context_make(void)
+/* A peer that connects has a client's certificate: a server's would prove that it may use the
+ * address that it claims. */
+static SSL_CTX *context_make(bool accepts)
 {
-    const char *certificate = getenv("BMI_TLS_CERTIFICATE"), *key = getenv("BMI_TLS_KEY");
-    const char *authorities = getenv("BMI_TLS_AUTHORITIES");
-    CHECK(certificate && key && authorities, "BMI_TLS_CERTIFICATE and its like are not set");
+    const char *client = getenv("BMI_TEST_CLIENT"), *authorities = getenv("BMI_TLS_AUTHORITIES");
+    char certificate[256], key[256];
+    const char *name = accepts ? getenv("BMI_TLS_CERTIFICATE") : client;
+    CHECK(name && client && authorities, "BMI_TLS_CERTIFICATE and its like are not set");
+    snprintf(certificate, sizeof certificate, "%s%s", name, accepts ? "" : ".pem");
+    snprintf(key, sizeof key, "%s%s", accepts ? getenv("BMI_TLS_KEY") : client,
+             accepts ? "" : ".key");
     SSL_CTX *context = SSL_CTX_new(TLS_method());
     CHECK(context && SSL_CTX_use_certificate_chain_file(context, certificate) == 1 &&
               SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) == 1 &&
@@ -160,20 +166,26 @@ static SSL_CTX *context_make(void)
     return context;
 }
 
-SSL *raw_tls_session(int network)
+static SSL *session_new(int network, bool accepts)
 {
-    static SSL_CTX *context;
-    if (!context)
-        context = context_make();
+    static SSL_CTX *contexts[2];
+    SSL_CTX **context = &contexts[accepts];
+    if (!*context)
+        *context = context_make(accepts);
     signal(SIGPIPE, SIG_IGN); /* OpenSSL's write */
-    SSL *ssl = SSL_new(context);
+    SSL *ssl = SSL_new(*context);
     CHECK(ssl && SSL_set_fd(ssl, network) == 1, "no memory");
     return ssl;
 }
 
+SSL *raw_tls_session(int network)
+{
+    return session_new(network, false);
+}
+
 static SSL *session_make(int network, bool accepts)
 {
-    SSL *ssl = raw_tls_session(network);
+    SSL *ssl = session_new(network, accepts);
     int result = accepts ? SSL_accept(ssl) : SSL_connect(ssl);
     CHECK(result == 1, "the TLS handshake of a peer made by hand: %s",
           ERR_reason_error_string(ERR_peek_error()));

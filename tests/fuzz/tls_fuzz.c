@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "methods/stream/fake_core.h"
@@ -300,7 +301,8 @@ static void start(void)
                                         .status = random_status};
     static char name[32];
     int file = memfd_create("psk", 0);
-    require(file >= 0 && write(file, key, sizeof key - 1) == sizeof key - 1);
+    require(file >= 0 && fchmod(file, S_IRUSR | S_IWUSR) == 0);
+    require(write(file, key, sizeof key - 1) == sizeof key - 1);
     snprintf(name, sizeof name, "/proc/self/fd/%d", file);
     fake_tls_psk = name;
     fake_quiet = true;
