@@ -10,10 +10,7 @@
  *
  * Receiving: the SSL reads ahead, so one recv brings several records. It decrypts them one after
  * the other, until the socket is empty or the caller's memory is full; in the latter case the rest
- * is `unread`. Most polls find nothing, and a call of SSL_read that finds nothing costs several
- * times a recv. So where the SSL has used up all records, the poller calls recv first, without the
- * link's lock, into the buffer `early` of the method; the SSL takes all of that in its first read,
- * since its own buffer is empty and larger.
+ * is `unread`.
  */
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
@@ -32,42 +29,28 @@ enum {
 
 /* ---- between SSL and socket ----------------------------------------------------------------- */
 
-/* Returns bytes or an errno. */
-static ssize_t socket_read(const struct tls_link *tls, void *to, size_t size)
-{
-    ssize_t moved;
-    do
-        moved = recv(tls->link->watch.fd, to, size, MSG_DONTWAIT);
-    while (moved < 0 && errno == EINTR);
-    if (moved == 0)
-        return -ECONNRESET; /* without the announcement of the end */
-    return moved > 0 ? moved : errno == EWOULDBLOCK ? -EAGAIN : -errno;
-}
-
 static int bio_read(BIO *bio, char *to, size_t size, size_t *have)
 {
     struct tls_link *tls = BIO_get_data(bio);
-    ssize_t moved = tls->early;
     BIO_clear_retry_flags(bio);
-    if (moved > 0 && (size_t)moved > size) {
-        moved = -EIO; /* see ssl_is_empty_locked */
-    } else if (moved > 0) {
-        memcpy(to, tls_state_of(tls->link)->early, (size_t)moved);
-        tls->read_short = moved < TLS_EARLY;
-        tls->early = 0;
-    } else if (moved == 0) {
-        moved = tls->read_short ? -EAGAIN : socket_read(tls, to, size);
-        tls->read_short = moved < 0 || (size_t)moved < size;
+    ssize_t moved = -1;
+    if (!tls->read_short) {
+        do
+            moved = recv(tls->link->watch.fd, to, size, MSG_DONTWAIT);
+        while (moved < 0 && errno == EINTR);
+        if (moved < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+            tls->read_error = -errno;
+        else if (moved == 0)
+            tls->read_error = -ECONNRESET; /* without the announcement of the end */
     }
     if (moved > 0) {
         tls->read_any = true;
+        tls->read_short = (size_t)moved < size;
         *have = (size_t)moved;
         return 1;
     }
-    if (moved == -EAGAIN)
+    if (tls->read_error == 0)
         BIO_set_retry_read(bio);
-    else
-        tls->read_error = (int)moved;
     *have = 0;
     return 0;
 }
@@ -420,7 +403,7 @@ static size_t piece_read_locked(struct tls_link *tls, const struct iovec *piece,
         int result = SSL_read_ex(tls->ssl, to + all, piece->iov_len - all, &have);
         all += have;
         if (result == 1 && tls->read_short && !SSL_has_pending(tls->ssl))
-            *status = -EAGAIN;
+            *status = -EAGAIN; /* the socket is empty, too */
         if (result == 1)
             continue;
         int kind = SSL_get_error(tls->ssl, result);
@@ -431,34 +414,19 @@ static size_t piece_read_locked(struct tls_link *tls, const struct iovec *piece,
     return all;
 }
 
-/* Whether the SSL holds no byte of a record: then its next read asks for as much as its buffer has
- * room for, else perhaps for the rest of the record only. SSL_has_pending does not count a header
- * without any of its body, as when the peer's bytes come one by one. */
-static bool ssl_is_empty_locked(const struct tls_link *tls)
-{
-    return !SSL_has_pending(tls->ssl) && strcmp(SSL_rstate_string(tls->ssl), "RH") == 0;
-}
-
 static ssize_t tls_read(struct stream_link *link, struct iovec *iov, size_t count)
 {
     struct tls_link *tls = tls_link_of(link);
     size_t all = 0;
-    ssize_t early = 0;
     int status = 1;
     if (tls->over)
         return tls->status;
-    if (tls->used_up)
-        early = socket_read(tls, tls_state_of(link)->early, TLS_EARLY);
-    if (early == -EAGAIN)
-        return -EAGAIN;
     bmi_lock_take(&tls->lock);
     ERR_clear_error();
-    tls->early = early;
     tls->read_short = false;
     for (size_t i = 0; i < count && status == 1; i++)
         all += piece_read_locked(tls, &iov[i], &status);
     tls->unread = status == 1 && SSL_has_pending(tls->ssl);
-    tls->used_up = status == -EAGAIN && ssl_is_empty_locked(tls);
     bmi_lock_give(&tls->lock);
     if (status == 0 || (status < 0 && status != -EAGAIN)) {
         tls->over = tls->unread = true;

@@ -18,7 +18,7 @@
 
 #include "methods/tcp/tcp.h"
 
-enum { TLS_NAME = 256, TLS_INSTANCE = 16, TLS_EARLY = 4096 };
+enum { TLS_NAME = 256, TLS_INSTANCE = 16 };
 
 enum tls_role { TLS_CLIENT, TLS_SERVER, TLS_ROLES };
 
@@ -28,7 +28,6 @@ struct tls_state {
     struct tcp_state tcp;
     struct tls_contexts *contexts;
     uint8_t instance[TLS_INSTANCE]; /* random: names this process to the peers of a shared key */
-    uint8_t early[TLS_EARLY];       /* poller, within one read: ciphertext */
 };
 
 /* Ciphertext that waits for room in the socket. */
@@ -46,17 +45,15 @@ struct tls_link {
     uint64_t records;          /* lock: sent since the last update of the key */
     int read_error;            /* lock: of the socket; 0: none */
     bool read_any, read_short; /* lock: the socket gave a byte at all; gave less than asked for */
-    ssize_t early; /* lock: bytes that were read before the SSL asked, or an errno; 0: none were */
 
     struct tls_buffer sending; /* the writer's */
     size_t sent;               /* bytes of it */
     atomic_bool any_sending;
 
     /* poller */
-    bool unread;  /* more can be read without the socket's report */
-    bool used_up; /* the SSL holds no byte of a record */
-    bool over;    /* reading has ended, with `status` */
-    int status;   /* as of a read */
+    bool unread; /* more can be read without the socket's report */
+    bool over;   /* reading has ended, with `status` */
+    int status;  /* as of a read */
 
     enum tls_role role;
     /* set once, before the link is up */
