@@ -9,12 +9,13 @@
 
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
     pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
-    pattern_tasks, pattern_overlap, pattern_threads, pattern_flow;
+    pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,     &pattern_write,    &pattern_latency, &pattern_bandwidth, &pattern_rate,
-    &pattern_testcost, &pattern_reapcost, &pattern_idle,    &pattern_memory,    &pattern_job,
-    &pattern_tasks,    &pattern_overlap,  &pattern_threads, &pattern_flow,      NULL,
+    &pattern_read,    &pattern_write,    &pattern_latency,   &pattern_bandwidth,
+    &pattern_rate,    &pattern_testcost, &pattern_reapcost,  &pattern_idle,
+    &pattern_memory,  &pattern_job,      &pattern_tasks,     &pattern_overlap,
+    &pattern_threads, &pattern_flow,     &pattern_handshake, NULL,
 };
 
 const struct pattern *pattern_named(const char *name)
