@@ -19,6 +19,7 @@
 #include <sys/epoll.h>
 
 #include "bmi/base/clock.h"
+#include "bmi/lock.h"
 #include "bmi/progress/background.h"
 #include "bmi/progress/methods.h"
 #include "bmi/progress/spin.h"
@@ -239,18 +240,19 @@ static bool role_take(void)
 {
     unsigned free = 0;
     bool taken =
-        atomic_load(&progress.role) == free &&
-        atomic_compare_exchange_strong_explicit(&progress.role, &free, ROLE_TAKEN,
-                                                memory_order_acquire, memory_order_relaxed);
+        atomic_load(&progress.role) == free && bmi_replace(&progress.role, &free, ROLE_TAKEN);
     bmi__wakeup_set_poller(taken);
     return taken;
 }
 
 static void role_give_back(void)
 {
+    unsigned role = ROLE_TAKEN;
     bmi__wakeup_set_poller(false);
-    if (atomic_fetch_sub(&progress.role, ROLE_TAKEN) != ROLE_TAKEN)
-        bmi__futex_wake(&progress.role);
+    if (bmi_replace(&progress.role, &role, 0))
+        return;
+    atomic_fetch_sub(&progress.role, ROLE_TAKEN); /* for a thread that is about to fork */
+    bmi__futex_wake(&progress.role);
 }
 
 /* While there is no poller, events are noticed by a program, or by the background task, that polls
