@@ -65,14 +65,17 @@ static void link_add(struct raw_link *link, const struct raw_bytes *bytes, int e
         die("epoll_ctl: %s", strerror(errno));
 }
 
-static void link_accept(const struct raw_server *server)
+/* Returns: the link; NULL: no client has come. */
+static struct raw_link *link_accept(const struct raw_server *server)
 {
     int socket = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
     if (socket < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
-        return;
+        return NULL;
     if (socket < 0)
         die("accept: %s", strerror(errno));
-    link_add(allocate(sizeof(struct raw_link)), server->bytes, server->epoll, socket, true);
+    struct raw_link *link = allocate(sizeof *link);
+    link_add(link, server->bytes, server->epoll, socket, true);
+    return link;
 }
 
 static void link_close(struct raw_link *link)
@@ -165,8 +168,8 @@ void raw_server_run(struct raw_server *server, uint64_t requests)
             struct raw_link *link = events[i].data.ptr;
             if (link)
                 link_serve(server, link);
-            else
-                link_accept(server);
+            else if ((link = link_accept(server)) != NULL && link_pending(link))
+                link_serve(server, link); /* a layer has read the first request as it opened */
         }
     }
 }
