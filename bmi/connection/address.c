@@ -425,40 +425,20 @@ struct address *bmi__address_accept_locked(struct peer *peer)
     return address;
 }
 
-/* ---- claimed listen addresses ---------------------------------------------------------------- */
-
-/* Appends an address, which has no peer, to those of this peer. */
-static void append(struct address *address, struct peer *peer)
-{
-    peer_lock(peer);
-    const struct host *host = peer->address->host;
-    struct address **end = &peer->address;
-    while (*end != NULL)
-        end = &(*end)->alias_next;
-    *end = address;
-    atomic_store(&address->peer, peer);
-    if (host != NULL)
-        host_set(address, host->numeric, peer->address->host_method);
-    bmi__options_give_locked(address, peer->link);
-    peer_unlock(peer);
-}
-
-void bmi__address_claim_locked(struct peer *peer, const char *claim)
-{
-    struct address *address = table_find_locked(claim);
-    bool looked_up = address != NULL;
-    if (looked_up ? atomic_load(&address->peer) != NULL : address_make_locked(claim, &address) < 0)
-        return; /* of two links JOIN chooses one */
-    append(address, peer);
-    address->dropped = !looked_up;
-    if (looked_up)
-        front_locked(address);
-}
-
 static void forget_locked(struct address *address)
 {
     atomic_store(&address->peer, NULL);
     slot_give_locked(address);
+}
+
+/* Both locks held. The address comes first, and gets the present host and link of the peer. */
+static void adopt_locked(struct address *address, struct peer *peer)
+{
+    if (peer->address != NULL && peer->address->host != NULL)
+        host_set(address, peer->address->host->numeric, peer->address->host_method);
+    attach_locked(address, peer);
+    if (peer->link != NULL)
+        bmi__options_give_locked(address, peer->link);
 }
 
 /* Looked-up addresses come before the accepted one: from now on, unexpected messages of this peer
@@ -472,12 +452,28 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
             forget_locked(address);
             continue;
         }
-        if (to->address != NULL && to->address->host != NULL)
-            host_set(address, to->address->host->numeric, to->address->host_method);
-        attach_locked(address, to);
-        if (to->link != NULL)
-            bmi__options_give_locked(address, to->link);
+        adopt_locked(address, to);
     }
+}
+
+/* If the program has not looked it up, it comes behind the first one, which unexpected messages
+ * carry. */
+void bmi__address_claim_locked(struct peer *peer, const char *claim)
+{
+    struct address *address = table_find_locked(claim);
+    bool looked_up = address != NULL;
+    if (looked_up ? atomic_load(&address->peer) != NULL : address_make_locked(claim, &address) < 0)
+        return; /* of two links JOIN chooses one */
+    peer_lock(peer);
+    struct address *first = peer->address;
+    adopt_locked(address, peer);
+    address->dropped = !looked_up;
+    if (!looked_up) {
+        address->alias_next = first->alias_next;
+        first->alias_next = address;
+        peer->address = first;
+    }
+    peer_unlock(peer);
 }
 
 /* The index for bmi__method_at. It is past the last method if this one is not built in. */
