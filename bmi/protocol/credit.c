@@ -155,7 +155,7 @@ void bmi__credit_forget_locked(struct peer *peer)
     if (peer->flags & PEER_IN_WANTS)
         wants_remove(peer);
     peer->flags &= ~(uint32_t)(PEER_IN_WANTS | PEER_TAKES_LARGE);
-    peer->in_time = 0;
+    peer->in_time = peer->too_late = 0;
     peer->eager = peer->unexpected_window = (struct window){0};
     peer->unexpected_window.held = held;
     if (sum > held)

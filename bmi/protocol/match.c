@@ -9,7 +9,8 @@
  *
  * Large messages go eager, too, while their receives come in time: with the message, or before the
  * next one of the peer. The receiver counts how many did, one after the other; its CREDIT allows
- * the sender to send them unasked (receiver-controlled threshold), until one had to be copied.
+ * the sender to send them unasked (receiver-controlled threshold), until one had to be copied. Each
+ * permission that ended so doubles the number that the next one takes (exponential back-off).
  */
 #include <errno.h>
 #include <stdlib.h>

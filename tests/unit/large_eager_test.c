@@ -100,6 +100,25 @@ static void allowed_while_receives_come_in_time(void)
     close_large(script);
 }
 
+/* A receiver that often is late gives permission seldom. */
+static void each_permission_that_ends_doubles_the_next(void)
+{
+    enum { ROUNDS = 7, ENOUGH_MOST = 128 };
+    struct script *script = open_large(SCRIPT_FRAMES, NULL);
+    int enough = IN_TIME_ENOUGH;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 1; i < enough; i++)
+            CU_ASSERT_EQUAL(ask_in_time(script), 0);
+        CU_ASSERT_EQUAL(ask_in_time(script), FRAME_MOST);
+        CU_ASSERT_EQUAL(send_eager(script, 3, LARGE, TAG), 0);
+        post_receive(script, &two, LARGE, TAG);
+        CU_ASSERT_TRUE(received(&two, 3, LARGE)); /* it was copied */
+        CU_ASSERT_EQUAL(allowance(script), script->hello.eager_max);
+        enough = 2 * enough < ENOUGH_MOST ? 2 * enough : ENOUGH_MOST;
+    }
+    close_large(script);
+}
+
 /* A receive that is posted after its request is in time, unless other messages have
  * come meanwhile. */
 static void a_request_that_waited_for_others(void)
@@ -335,6 +354,7 @@ int main(void)
     CU_TestInfo tests[] = {
         {"two large messages fit", two_large_messages_fit},
         {"allowed while receives come in time", allowed_while_receives_come_in_time},
+        {"each permission that ends doubles the next", each_permission_that_ends_doubles_the_next},
         {"a request that waited for others", a_request_that_waited_for_others},
         {"the rest goes to a late receive", the_rest_goes_to_a_receive_that_came_late},
         {"cancelled where the rest goes", cancelled_where_the_rest_goes},
