@@ -16,6 +16,8 @@ void keys_make(const char *tool);
 void keys_remove(void);
 /* A shell command in the folder, where `keys` is bmi-keys. */
 void keys_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Signs a certificate of a again, valid between these seconds from now. */
+void keys_validity_set(const char *who, long from_s, long to_s);
 
 /* Sets the credentials of this process: "good" is a/good.pem with a/good.key; "psk:one" a file of
  * keys. `peers`: accepted names; NULL: all. */

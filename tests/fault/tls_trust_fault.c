@@ -6,7 +6,6 @@
  *
  * usage: tls_trust_fault BMI-KEYS
  */
-#include <openssl/pem.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,9 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/stress/support.h"
+#include "tls_keys.h"
 
-enum action { SET, START, SEND, RECEIVE, CLOSE, LOOK, END };
+enum action { WHO, SET, START, SEND, RECEIVE, CLOSE, LOOK, END };
 
 struct order {
     enum action action;
@@ -32,9 +31,6 @@ struct answer {
     uint64_t dialled_tls, dialled_tcp, handshakes, resumed;
     char log[4096]; /* since the order before */
 };
-
-static char folder[64];
-static const char *tool;
 
 /* ---- a process that obeys ------------------------------------------------------------------- */
 
@@ -128,6 +124,9 @@ static void look(struct process *process, struct answer *answer)
 static int obey(struct process *process, struct order *order, struct answer *answer)
 {
     switch (order->action) {
+    case WHO:
+        credentials_set(order->text, NULL);
+        return 0;
     case SET:
         return BMI_set_info(0, BMI_SETTING, order->text);
     case START:
@@ -185,19 +184,10 @@ static struct answer order(struct child *child, enum action action, const char *
     return answer;
 }
 
-static void credentials_set(struct child *child, const char *who)
-{
-    order(child, SET, "tls_certificate=%s/%s.pem", folder, who);
-    order(child, SET, "tls_key=%s/%s.key", folder, who);
-    order(child, SET, "tls_authorities=%s/authority.pem", folder);
-    order(child, SET, "tls_revocations=%s/revoked.pem", folder);
-}
-
 static struct child process_start(const char *who, const char *listen)
 {
     struct child child = child_start(who, process_run, NULL);
-    if (strcmp(who, "nobody") != 0)
-        credentials_set(&child, who);
+    order(&child, WHO, "%s", who);
     struct answer answer = order(&child, START, "%s", listen);
     CHECK(answer.status == 0, "%s starts: %s", who, answer.log);
     return child;
@@ -220,60 +210,6 @@ static const char *url_of(struct child *child, const char *scheme)
     CHECK(at != NULL, "%s is in %s", scheme, answer.url);
     snprintf(copy, sizeof copies[0], "%.*s", (int)strcspn(at, ","), at);
     return copy;
-}
-
-static void run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void run(const char *format, ...)
-{
-    char command[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(command, sizeof command, format, arguments);
-    va_end(arguments);
-    CHECK(system(command) == 0, "%s", command);
-}
-
-static void keys_make(void)
-{
-    strcpy(folder, "/tmp/tls_trust.XXXXXX");
-    CHECK(mkdtemp(folder) != NULL, "mkdtemp");
-    run("exec >%s/log; %s authority %s && %s revoke %s && %s psk %s/psk cluster", folder, tool,
-        folder, tool, folder, tool, folder);
-    for (const char *host = "server\0peer\0"; *host != '\0'; host += strlen(host) + 1)
-        run("exec >%s/log; %s host %s %s 127.0.0.1", folder, tool, folder, host);
-    for (const char *client = "client\0another\0leaver\0short\0future\0liar\0"; *client != '\0';
-         client += strlen(client) + 1)
-        run("exec >%s/log; %s client %s %s", folder, tool, folder, client);
-}
-
-static void *pem_read(const char *name, bool key)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
-    CHECK(file != NULL, "%s", path);
-    void *read = key ? (void *)PEM_read_PrivateKey(file, NULL, NULL, NULL)
-                     : (void *)PEM_read_X509(file, NULL, NULL, NULL);
-    fclose(file);
-    CHECK(read != NULL, "%s", path);
-    return read;
-}
-
-/* Signs the certificate anew, valid between these seconds from now. */
-static void validity_set(const char *who, long from_s, long to_s)
-{
-    char name[64], path[256];
-    snprintf(name, sizeof name, "%s.pem", who);
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    X509 *certificate = pem_read(name, false);
-    EVP_PKEY *signer = pem_read("authority.key", true);
-    X509_gmtime_adj(X509_getm_notBefore(certificate), from_s);
-    X509_gmtime_adj(X509_getm_notAfter(certificate), to_s);
-    CHECK(X509_sign(certificate, signer, EVP_sha256()) > 0, "X509_sign");
-    FILE *file = fopen(path, "w");
-    CHECK(file != NULL && PEM_write_X509(file, certificate) == 1 && fclose(file) == 0, "%s", path);
-    X509_free(certificate);
-    EVP_PKEY_free(signer);
 }
 
 /* ---- tickets -------------------------------------------------------------------------------- */
@@ -315,11 +251,11 @@ static void tickets_check(void)
     connect_anew(&server, &client, url, "client", false);
     connect_anew(&server, &client, url, "client", true);
     connect_anew(&server, &client, url, "client", true);
-    run("cd %s && cp server.pem new && mv new server.pem", folder);
+    keys_run("cp a/server.pem new && mv new a/server.pem");
     connect_anew(&server, &client, url, "client", false);
     connect_anew(&server, &client, url, "client", true);
     printf("  other credentials, by BMI_set_info\n");
-    credentials_set(&client, "another");
+    order(&client, WHO, "another");
     connect_anew(&server, &client, url, "another", false);
     connect_anew(&server, &client, url, "another", true);
     printf("  no tickets, by a setting of either side\n");
@@ -346,8 +282,7 @@ static void withdrawn_check(void)
     refused(&client, url, "it accepts no name or key of ours");
     order(&server, SET, "tls_peers=");
     connect_anew(&server, &client, url, "leaver", false);
-    run("exec >%s/log; %s revoke %s leaver", folder, tool, folder);
-    credentials_set(&client, "leaver");
+    keys_run("keys revoke a leaver");
     refused(&client, url, "our certificate is revoked");
     process_end(&client);
     process_end(&server);
@@ -360,12 +295,12 @@ static void expired_check(void)
     struct child server = process_start("server", "tls://127.0.0.1:0");
     struct child client = process_start("short", "");
     const char *url = url_of(&server, "tls");
-    validity_set("short", -1, VALID_S);
+    keys_validity_set("short", -1, VALID_S);
     connect_anew(&server, &client, url, "short", false);
     connect_anew(&server, &client, url, "short", true);
     sleep(VALID_S + 2); /* nothing but time ends it */
     refused(&client, url, "our certificate has expired");
-    credentials_set(&client, "client");
+    order(&client, WHO, "client");
     order(&client, SET, "tls_session_s=1");
     connect_anew(&server, &client, url, "client", false);
     sleep(2);
@@ -376,25 +311,16 @@ static void expired_check(void)
 
 /* ---- refusals ------------------------------------------------------------------------------- */
 
-static void words_check(void)
+static void keyless_check(void)
 {
-    printf("  a certificate that is not yet valid; none\n");
+    printf("  a client that knows the authority, and has no certificate\n");
     struct child server = process_start("server", "tls://127.0.0.1:0");
-    struct child client = process_start("future", "");
-    const char *url = url_of(&server, "tls");
-    validity_set("future", 86400, 2 * 86400);
-    struct answer here = order(&client, SEND, "%s", url);
-    CHECK(here.status == -BMI_EACCES && strstr(here.log, "it refuses us: our certificate is"), "%s",
-          here.log);
-    process_end(&client);
-    client = process_start("nobody", "");
-    order(&client, SET, "tls_authorities=%s/authority.pem", folder);
-    order(&client, SET, "tls_psk=%s/psk", folder);
-    here = order(&client, SEND, "%s", url);
+    struct child client = process_start("psk:one", "");
+    order(&client, SET, "tls_authorities=%s/a/authority.pem", keys_folder);
+    struct answer here = order(&client, SEND, "%s", url_of(&server, "tls"));
     CHECK(here.status == -BMI_EACCES && strstr(here.log, "it wants a certificate, and we have"),
           "%s", here.log);
     struct answer there = order(&server, LOOK, "%s", "");
-    CHECK(strstr(there.log, "its certificate is not yet valid"), "%s", there.log);
     CHECK(strstr(there.log, "it has no certificate"), "%s", there.log);
     process_end(&client);
     process_end(&server);
@@ -405,20 +331,19 @@ static void files_check(void)
     printf("  a file of keys that others can read\n");
     struct child server = process_start("server", "tls://127.0.0.1:0");
     const char *url = url_of(&server, "tls");
-    run("cd %s && cp client.key open.key && cp client.pem open.pem && chmod 644 open.key", folder);
+    keys_run("cd a && cp client.key open.key && cp client.pem open.pem && chmod 644 open.key");
     struct child client = process_start("open", "");
     struct answer here = order(&client, SEND, "%s", url);
     CHECK(here.status == -BMI_EACCES && strstr(here.log, "open.key' has mode 0644"), "%s",
           here.log);
-    run("chmod 600 %s/open.key", folder);
+    keys_run("chmod 600 a/open.key");
     here = order(&client, SEND, "%s", url);
     CHECK(here.status == 0, "%s", here.log);
     process_end(&client);
-    client = process_start("nobody", "");
-    run("chmod 640 %s/psk", folder);
-    order(&client, SET, "tls_psk=%s/psk", folder);
+    keys_run("chmod 640 one");
+    client = process_start("psk:one", "");
     here = order(&client, SEND, "%s", url);
-    CHECK(here.status == -BMI_EACCES && strstr(here.log, "psk' has mode 0640"), "%s", here.log);
+    CHECK(here.status == -BMI_EACCES && strstr(here.log, "one' has mode 0640"), "%s", here.log);
     process_end(&client);
     process_end(&server);
 }
@@ -488,18 +413,19 @@ static void downgrade_check(const char *has, const char *wants, int status)
 int main(int argc, char **argv)
 {
     CHECK(argc == 2, "usage: tls_trust_fault BMI-KEYS");
-    tool = argv[1];
     test_begin("tls_trust_fault", 120);
-    keys_make();
+    keys_make(argv[1]);
+    keys_run("keys host a server 127.0.0.1 && keys host a peer 127.0.0.1");
+    keys_run("keys client a another && keys client a short && keys client a liar");
     tickets_check();
     withdrawn_check();
     expired_check();
-    words_check();
+    keyless_check();
     files_check();
     claim_check();
     lie_check();
     downgrade_check("tcp", "tls", 0);
     downgrade_check("tls", "tcp", -BMI_EOPNOTSUPP);
-    run("rm -rf %s", folder);
+    keys_remove();
     return test_passed();
 }
