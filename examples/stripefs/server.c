@@ -76,7 +76,7 @@ static int decode(struct bmi_sm *machine, void *data)
     bmi_sm_set_deadline(machine, bmi_job_deadline(REQUEST_MS));
     slot->place = (struct bmi_trove_place){server->store, DATA, request->object};
     if (result == 0)
-        result = guests_admit(&slot->server->guests, slot->info.addr);
+        result = allow_list_check(&slot->server->allowed, slot->info.addr);
     if (result < 0)
         return result;
     return request->server == server->position && request->servers == server->count ? 0

@@ -40,10 +40,10 @@ struct sessions {
     struct object *buckets[1 << SESSION_BITS];
 };
 
-/* The clients that are served, by patterns of the identity that they have proved: guest.c. */
-enum { GUEST_PATTERNS = 64 };
-struct guests {
-    const char *patterns[GUEST_PATTERNS];
+/* The clients that are served, by patterns of the identity that they have proved: allow.c. */
+enum { ALLOW_PATTERNS = 64 };
+struct allow_list {
+    const char *patterns[ALLOW_PATTERNS];
     int count; /* 0: all are served */
     uint64_t second;
     unsigned lines; /* logged within it */
@@ -96,7 +96,7 @@ struct server {
     uint64_t start;           /* in each reply */
     bool watching;            /* watch.c's machine runs */
     unsigned position, count; /* the number of this store's server, and of all servers */
-    struct guests guests;
+    struct allow_list allowed;
 };
 
 /* Opens the store; creates it if it is absent. `count` 0: the store's own place. Prints errors on
@@ -122,13 +122,13 @@ bool shares_next(struct shares *shares, BMI_addr_t client, bool stalled,
                  struct BMI_unexpected_info *next);
 bool shares_waiting(struct shares *shares);
 
-/* ---- guest.c ---- */
+/* ---- allow.c ---- */
 
 /* Checks that clients of each listen URL, separated by commas, prove an identity, if there are
  * patterns. Returns whether it is so; if not, a message is on standard error. */
-bool guests_listen(const struct guests *guests, const char *listen);
+bool allow_list_usable(const struct allow_list *allowed, const char *listen);
 /* Returns 0, or EACCES for a client that no pattern fits, which is on standard error. */
-int guests_admit(struct guests *guests, BMI_addr_t client);
+int allow_list_check(struct allow_list *allowed, BMI_addr_t client);
 
 /* ---- session.c ---- */
 

@@ -52,7 +52,7 @@ struct choices {
     long requests, fault;
     unsigned position, count; /* the number of this server, and of all; count 0: not given */
     bool trace;
-    struct guests guests;
+    struct allow_list allowed;
 };
 
 static const char program[] = "bmi-stripefsd";
@@ -77,14 +77,14 @@ static bool place_take(struct choices *choices, const char *text)
     return true;
 }
 
-static bool guest_take(struct guests *guests, const char *pattern)
+static bool allow_take(struct allow_list *allowed, const char *pattern)
 {
-    if (*pattern == '\0' || guests->count == GUEST_PATTERNS) {
+    if (*pattern == '\0' || allowed->count == ALLOW_PATTERNS) {
         fprintf(stderr, "%s: --allow: 1 to %d patterns are wanted, none of them empty\n", program,
-                GUEST_PATTERNS);
+                ALLOW_PATTERNS);
         return false;
     }
-    guests->patterns[guests->count++] = pattern;
+    allowed->patterns[allowed->count++] = pattern;
     return true;
 }
 
@@ -108,7 +108,7 @@ static int choices_take(struct choices *choices, int argc, char **argv)
             choices->store = optarg;
             break;
         case 'a':
-            if (!guest_take(&choices->guests, optarg))
+            if (!allow_take(&choices->allowed, optarg))
                 return 2;
             break;
         case 'r':
@@ -141,7 +141,7 @@ static int choices_take(struct choices *choices, int argc, char **argv)
         usage(stderr);
         return 2;
     }
-    if (!guests_listen(&choices->guests, choices->listen))
+    if (!allow_list_usable(&choices->allowed, choices->listen))
         return 2;
     return -1;
 }
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
                 choices.listen, bmi_status_string(result));
         return 1;
     }
-    server.guests = choices.guests;
+    server.allowed = choices.allowed;
     result = server_open(&server, choices.store, choices.position, choices.count);
     if (result == 0) {
         if (choices.fault >= 0)

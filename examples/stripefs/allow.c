@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * guest.c - which clients are served: those whose proved identity fits a pattern of --allow. The
+ * allow.c - which clients are served: those whose proved identity fits a pattern of --allow. The
  * identity belongs to the connection that brought the request, since a server looks up no address.
  * Each request is checked: a connection keeps its identity, but the check costs little beside a
  * request, and needs no memory for each connection. Runs in the machines of the job context.
@@ -25,9 +25,9 @@ static bool scheme_proves(const char *url)
     return false;
 }
 
-bool guests_listen(const struct guests *guests, const char *listen)
+bool allow_list_usable(const struct allow_list *allowed, const char *listen)
 {
-    for (const char *at = listen; guests->count > 0 && at != NULL;) {
+    for (const char *at = listen; allowed->count > 0 && at != NULL;) {
         at += strspn(at, " ,");
         if (*at != '\0' && !scheme_proves(at)) {
             fprintf(stderr,
@@ -41,30 +41,30 @@ bool guests_listen(const struct guests *guests, const char *listen)
     return true;
 }
 
-static void refused_print(struct guests *guests, const struct bmi_peer_identity *identity,
+static void refused_print(struct allow_list *allowed, const struct bmi_peer_identity *identity,
                           const char *host)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    if ((uint64_t)now.tv_sec != guests->second)
-        guests->lines = 0;
-    guests->second = (uint64_t)now.tv_sec;
-    if (guests->lines++ < LINES_MOST)
+    if ((uint64_t)now.tv_sec != allowed->second)
+        allowed->lines = 0;
+    allowed->second = (uint64_t)now.tv_sec;
+    if (allowed->lines++ < LINES_MOST)
         fprintf(stderr, "bmi-stripefsd: refused %s from %s: no --allow names it\n", identity->name,
                 host != NULL ? host : "?");
 }
 
-int guests_admit(struct guests *guests, BMI_addr_t client)
+int allow_list_check(struct allow_list *allowed, BMI_addr_t client)
 {
     struct bmi_peer_identity identity;
-    if (guests->count == 0)
+    if (allowed->count == 0)
         return 0;
     int result = BMI_get_info(client, BMI_PEER_IDENTITY, &identity);
     if (result < 0) /* it has disconnected */
         return -BMI_EACCES;
-    for (int i = 0; i < guests->count; i++)
-        if (fnmatch(guests->patterns[i], identity.name, FNM_NOESCAPE) == 0)
+    for (int i = 0; i < allowed->count; i++)
+        if (fnmatch(allowed->patterns[i], identity.name, FNM_NOESCAPE) == 0)
             return 0;
-    refused_print(guests, &identity, BMI_addr_rev_lookup_unexpected(client));
+    refused_print(allowed, &identity, BMI_addr_rev_lookup_unexpected(client));
     return -BMI_EACCES;
 }
