@@ -47,6 +47,14 @@ static bool in_time(uint64_t start)
     return now_ns() - start < TEST_BOUND_MS * UINT64_C(1000000);
 }
 
+static void links_end(void)
+{
+    uint64_t start = now_ns();
+    while (method_statistics("bmi_gm").links > 0 && in_time(start))
+        operations_step(10);
+    CHECK(method_statistics("bmi_gm").links == 0, "a connection does not end");
+}
+
 static void buffers_provide(struct raw *raw)
 {
     uint8_t *memory = nic_dma_malloc(raw->port, (uint64_t)BUFFERS << SIZE);
@@ -80,8 +88,7 @@ static void raw_open(struct raw *raw)
 static void raw_close(struct raw *raw)
 {
     nic_close(raw->port);
-    while (method_statistics("bmi_gm").links > 0)
-        operations_step(10);
+    links_end();
 }
 
 /* ---- messages that are no frames ------------------------------------------------------------- */
@@ -132,6 +139,18 @@ static void client_heard(const struct BMI_unexpected_info *info)
     addresses[who] = info->addr;
     ready += info->tag == READY_TAG;
     must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+}
+
+/* Serves until all of `count` clients are ready. A client that has ended fails the test. */
+static void clients_await(const struct child *clients, unsigned count)
+{
+    uint64_t start = now_ns();
+    while (ready < count && in_time(start)) {
+        operations_step(10);
+        for (unsigned i = 0; i < count; i++)
+            child_check(&clients[i]);
+    }
+    CHECK(ready >= count, "%u of %u clients are ready", ready, count);
 }
 
 static int client_run(void *argument, int channel)
@@ -195,8 +214,7 @@ static void stopped(struct child *clients)
     test_unexpected = client_heard;
     for (int i = 0; i < CLIENTS; i++)
         tell(clients[i].channel, listening, sizeof listening);
-    while (ready < CLIENTS)
-        operations_step(10);
+    clients_await(clients, CLIENTS);
     for (int i = 0; i < STOPPED; i++)
         child_signal(&clients[i], SIGSTOP);
     for (int i = 0; i < STOPPED * PUTS; i++)
@@ -311,8 +329,10 @@ static int liar_run(void *argument, int channel)
     claims.port = nic_memory("r--s", 0, SIZE_MAX);
     claims.link = nic_memory("rw-s", 1 << 20, 2 << 20);
     CHECK(claims.port != NULL && claims.link != NULL, "the NIC's memory is not found");
-    for (keys_look(&claims); claims.count < PIECES; keys_look(&claims))
+    uint64_t start = now_ns();
+    for (keys_look(&claims); claims.count < PIECES && in_time(start); keys_look(&claims))
         operations_step(1);
+    CHECK(claims.count == PIECES, "the server exposes %u pieces", claims.count);
     atomic_store(&claims.link->end[0].claim, claims.keys[0]);
     must(-pthread_create(&mover, NULL, claims_move, &claims), "pthread_create");
     note_send(&send, server, out, sizeof out, PUT_TAG);
@@ -367,6 +387,7 @@ static void liar_leaves(unsigned before)
 static void lied_to(struct child *liar, struct child *honest)
 {
     static char out[PUT_SIZE];
+    const struct child both[] = {*liar, *honest};
     struct noted other, receive;
     ready = 0;
     serve_here(0, listening);
@@ -375,12 +396,13 @@ static void lied_to(struct child *liar, struct child *honest)
     unsigned before = descriptors_open();
     tell(liar->channel, listening, sizeof listening);
     tell(honest->channel, listening, sizeof listening);
-    while (ready < 2)
-        operations_step(10);
+    clients_await(both, 2);
     pieces_receive(&receive, addresses[LIAR]);
     uint64_t start = now_ns();
-    while (!heard(liar->channel, 0))
+    while (!heard(liar->channel, 0) && in_time(start))
         operations_step(1);
+    CHECK(heard(liar->channel, 0), "the liar sees no exposures");
+    hear_number(liar->channel);
     note_send(&other, addresses[RUNNING], out, PUT_SIZE, PUT_TAG);
     CHECK(noted_wait(&receive, 1, TEST_BOUND_MS), "the liar's message does not end");
     noted_good(&other, "a send");
@@ -389,8 +411,7 @@ static void lied_to(struct child *liar, struct child *honest)
           (unsigned long long)(now_ns() - start) / 1000000);
     tell_number(honest->channel, 0);
     child_end(honest);
-    while (method_statistics("bmi_gm").links > 0)
-        operations_step(10);
+    links_end();
     test_unexpected = NULL;
     liar_leaves(before);
     child_kill(liar);
