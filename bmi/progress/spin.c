@@ -17,6 +17,7 @@ static struct {
     uint64_t sampled_ns;    /* when the load was last read */
     bool crowded_once;      /* at that time, more threads were runnable than there are CPUs */
     bool crowded;           /* twice in a row; one reading counts threads that run for 50 us, too */
+    long cpus;              /* online at the start: to read that takes as long as the load does */
 } spin;
 
 /* From /proc/loadavg, "0.20 0.18 0.12 3/80 11206": three threads are runnable. */
@@ -33,7 +34,7 @@ static bool is_crowded(void)
     char *slash = strchr(text, '/');
     while (slash != NULL && slash > text && slash[-1] != ' ')
         slash--;
-    return slash != NULL && strtol(slash, NULL, 10) > sysconf(_SC_NPROCESSORS_ONLN);
+    return slash != NULL && strtol(slash, NULL, 10) > spin.cpus;
 }
 
 uint64_t bmi__spin_window(uint64_t now_ns)
@@ -51,7 +52,10 @@ uint64_t bmi__spin_window(uint64_t now_ns)
         spin.crowded = crowded && spin.crowded_once;
         spin.crowded_once = crowded;
     }
-    return spin.crowded ? 0 : window_ns;
+    if (!spin.crowded)
+        return window_ns;
+    bmi__spin_failed(); /* so that an idle program does not read the load at each wait */
+    return 0;
 }
 
 void bmi__spin_paid(void)
@@ -70,4 +74,5 @@ void bmi__spin_failed(void)
 void bmi__spin_reset(void)
 {
     memset(&spin, 0, sizeof spin);
+    spin.cpus = sysconf(_SC_NPROCESSORS_ONLN);
 }
