@@ -179,12 +179,13 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
 static void catch_up(enum op_kind kind)
 {
     enum { PAUSE_MS = 100 };
-    static _Atomic uint32_t posted_ms, received; /* a receive was posted; the number of the pass */
+    static _Atomic uint32_t posted_ms;      /* written once a millisecond */
+    static _Thread_local uint32_t received; /* a receive was posted; the number of the pass */
     uint32_t pass = bmi__progress_pass() | 1;
     struct timespec now;
     /* A send that comes with a receive, as requests and replies do, does not read the clock. */
-    bool alone = atomic_load_explicit(&received, memory_order_relaxed) != pass;
-    atomic_store_explicit(&received, kind == OP_RECV ? pass : 0, memory_order_relaxed);
+    bool alone = received != pass;
+    received = kind == OP_RECV ? pass : 0;
     if (!alone && kind != OP_RECV)
         return;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);

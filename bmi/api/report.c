@@ -35,7 +35,7 @@ int bmi__method_statistics(struct bmi_method_statistics *out)
         out->name != NULL ? bmi__method_named(out->name, strlen(out->name)) : NULL;
     if (method == NULL)
         return -EINVAL;
-#define COUNT(counter) (uint64_t) atomic_load(&method->counters[BMI_COUNT_##counter])
+#define COUNT(counter) (uint64_t) bmi__method_counter(method, BMI_COUNT_##counter)
     *out = (struct bmi_method_statistics){
         .name = method->method->name,
         .frames_sent = COUNT(FRAMES_SENT),

@@ -91,7 +91,7 @@ int bmi__method_start(struct running_method *method)
 {
     if (atomic_load(&method->started))
         return 0;
-    for (int i = 0; i < BMI_COUNT_COUNTERS; i++)
+    for (int i = 0; i < BMI_COUNTER_STRIPES * BMI_COUNTER_STRIDE; i++)
         atomic_store(&method->counters[i], 0);
     method->listen[0] = '\0';
     int status = method->method->start(&method->state);
@@ -157,6 +157,23 @@ _Atomic int64_t *bmi_method_counters(const struct bmi_method *method)
 {
     struct running_method *one = bmi__method_of(method);
     return one != NULL ? one->counters : NULL;
+}
+
+unsigned bmi_method_counter_stripe(void)
+{
+    static atomic_uint threads;
+    static _Thread_local unsigned number; /* 0: none yet */
+    if (number == 0)
+        number = 1 + atomic_fetch_add(&threads, 1) % (BMI_COUNTER_STRIPES - 1);
+    return number;
+}
+
+int64_t bmi__method_counter(const struct running_method *method, enum bmi_method_counter counter)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < BMI_COUNTER_STRIPES; i++)
+        sum += atomic_load(&method->counters[i * BMI_COUNTER_STRIDE + (int)counter]);
+    return sum;
 }
 
 void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,

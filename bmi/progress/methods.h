@@ -12,7 +12,7 @@ struct running_method {
     void *state;
     atomic_bool started;
     char listen[BMI_MAX_ADDR_LEN]; /* "scheme://host:port"; empty: not listening */
-    _Atomic int64_t counters[BMI_COUNT_COUNTERS];
+    _Alignas(64) _Atomic int64_t counters[BMI_COUNTER_STRIPES * BMI_COUNTER_STRIDE];
 };
 
 /* By name ("bmi_tcp") or scheme ("tcp"), `length` characters of it; NULL: none such. */
@@ -25,6 +25,9 @@ struct running_method *bmi__method_at(int index);
 /* Starts a method if it is not running. Call with the library's start lock held. */
 int bmi__method_start(struct running_method *method);
 void bmi__methods_stop(void);
+
+/* The sum over all stripes. */
+int64_t bmi__method_counter(const struct running_method *method, enum bmi_method_counter counter);
 
 /* For the poller: calls all running methods. */
 int bmi__methods_progress(void);

@@ -553,10 +553,19 @@ enum bmi_method_counter {
     BMI_COUNT_COUNTERS
 };
 
-/* The counters of a method, BMI_COUNT_COUNTERS of them, for bmi_counter_add. Returns: where they
- * are; NULL: no such method. Owns: the library's, for as long as it is loaded. Threads: any.
- * Blocks: no. */
+/* A method counts what it sends in one of these stripes, by thread, and all else in the first. So
+ * threads that send to different peers write different cache lines. */
+enum { BMI_COUNTER_STRIPES = 17, BMI_COUNTER_STRIDE = 24 };
+_Static_assert((int)BMI_COUNTER_STRIDE >= (int)BMI_COUNT_COUNTERS, "a stripe has room for all");
+
+/* The counters of a method, BMI_COUNTER_STRIPES times BMI_COUNTER_STRIDE of them, for
+ * bmi_counter_add. Returns: where they are; NULL: no such method. Owns: the library's, for as long
+ * as it is loaded. Threads: any. Blocks: no. */
 _Atomic int64_t *bmi_method_counters(const struct bmi_method *method);
+
+/* Returns: the calling thread's stripe, not the first; each seventeenth thread has the same. Owns:
+ * nothing. Threads: any. Blocks: no. */
+unsigned bmi_method_counter_stripe(void);
 
 /* Adds `amount` to one of bmi_method_counters, in a few instructions: for methods that count for
  * each message. Only the poller counts arrivals, and before the receiving thread reads the counter:
@@ -570,9 +579,13 @@ static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_co
     bool pollers = counter == BMI_COUNT_FRAMES_RECEIVED || counter == BMI_COUNT_BYTES_RECEIVED ||
                    counter == BMI_COUNT_READS || counter == BMI_COUNT_COPIES ||
                    counter == BMI_COUNT_COPIED_BYTES;
+    bool sent = counter == BMI_COUNT_FRAMES_SENT || counter == BMI_COUNT_BYTES_SENT ||
+                counter == BMI_COUNT_WRITES;
     if (pollers)
         atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
                               memory_order_relaxed);
+    else if (sent && !bmi_one_thread())
+        bmi_add(value + (size_t)bmi_method_counter_stripe() * BMI_COUNTER_STRIDE, amount);
     else
         bmi_add(value, amount);
 }
