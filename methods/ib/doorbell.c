@@ -34,7 +34,6 @@ struct ib_doorbell {
     struct doorbell_page *page;
     int fd; /* -1: the peer's */
     int32_t process;
-    int reserve; /* a descriptor to lend while a peer's page and memory are opened; -1: none */
 };
 
 static int page_map(int fd, int protection, struct ib_doorbell **out)
@@ -42,7 +41,7 @@ static int page_map(int fd, int protection, struct ib_doorbell **out)
     struct ib_doorbell *doorbell = calloc(1, sizeof(*doorbell));
     if (!doorbell)
         return -ENOMEM;
-    doorbell->fd = doorbell->reserve = -1;
+    doorbell->fd = -1;
     doorbell->page = mmap(NULL, sizeof(*doorbell->page), protection, MAP_SHARED, fd, 0);
     if (doorbell->page == MAP_FAILED) {
         int status = -errno;
@@ -73,34 +72,26 @@ int ib_doorbell_make(struct ib_doorbell **out)
     }
     doorbell->page->number |= 1; /* 0 in a handshake means that there is no page */
     doorbell->fd = fd;
-    ib_doorbell_reserve_take(doorbell);
     *out = doorbell;
     return 0;
 }
 
-/* Number (8 bytes), process (4), descriptor (4). */
-void ib_doorbell_record(const struct ib_doorbell *doorbell, uint8_t record[16])
+struct ib_doorbell_record ib_doorbell_record(const struct ib_doorbell *doorbell)
 {
-    int32_t pid = getpid(), fd = doorbell->fd;
-    memcpy(record, &doorbell->page->number, 8);
-    memcpy(record + 8, &pid, 4);
-    memcpy(record + 12, &fd, 4);
+    return (struct ib_doorbell_record){.number = doorbell->page->number,
+                                       .process = getpid(),
+                                       .fd = doorbell->fd};
 }
 
-int ib_doorbell_open(const uint8_t record[16], struct ib_doorbell **out)
+int ib_doorbell_open(const struct ib_doorbell_record *record, struct ib_doorbell **out)
 {
-    uint64_t number;
-    int32_t pid, theirs;
     char path[64];
     struct stat file;
 
     *out = NULL;
-    memcpy(&number, record, 8);
-    memcpy(&pid, record + 8, 4);
-    memcpy(&theirs, record + 12, 4);
-    if (number == 0)
+    if (record->number == 0)
         return 0;
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, (int)theirs);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)record->process, (int)record->fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return -errno;
@@ -111,13 +102,13 @@ int ib_doorbell_open(const uint8_t record[16], struct ib_doorbell **out)
         file.st_size == (off_t)sizeof(struct doorbell_page))
         status = page_map(fd, PROT_READ, &doorbell);
     close(fd);
-    if (status == 0 && doorbell->page->number != number) {
+    if (status == 0 && doorbell->page->number != record->number) {
         ib_doorbell_free(doorbell);
         doorbell = NULL;
         status = -EPROTO;
     }
     if (doorbell)
-        doorbell->process = pid;
+        doorbell->process = record->process;
     *out = doorbell;
     return status;
 }
@@ -134,22 +125,7 @@ void ib_doorbell_free(struct ib_doorbell *doorbell)
     munmap(doorbell->page, sizeof(*doorbell->page));
     if (doorbell->fd >= 0)
         close(doorbell->fd);
-    ib_doorbell_reserve_lend(doorbell);
     free(doorbell);
-}
-
-void ib_doorbell_reserve_take(struct ib_doorbell *doorbell)
-{
-    if (doorbell && doorbell->reserve < 0)
-        doorbell->reserve = fcntl(doorbell->fd, F_DUPFD_CLOEXEC, 0);
-}
-
-void ib_doorbell_reserve_lend(struct ib_doorbell *doorbell)
-{
-    if (!doorbell || doorbell->reserve < 0)
-        return;
-    close(doorbell->reserve);
-    doorbell->reserve = -1;
 }
 
 void ib_doorbell_sleep(struct ib_doorbell *doorbell, bool asleep)

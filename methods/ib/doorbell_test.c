@@ -50,11 +50,11 @@ static void test_connect(void)
 static void test_ring_once(void)
 {
     struct ib_doorbell *ours, *theirs;
-    uint8_t record[16];
+    struct ib_doorbell_record record;
     uint32_t rung[LINKS] = {0};
     CU_ASSERT_EQUAL_FATAL(ib_doorbell_make(&ours), 0);
-    ib_doorbell_record(ours, record);
-    CU_ASSERT_EQUAL_FATAL(ib_doorbell_open(record, &theirs), 0);
+    record = ib_doorbell_record(ours);
+    CU_ASSERT_EQUAL_FATAL(ib_doorbell_open(&record, &theirs), 0);
     CU_ASSERT_EQUAL(ib_doorbell_process(theirs), getpid());
     for (int round = 0; round < 3; round++) {
         CU_ASSERT(!ib_doorbell_wanted(theirs, &rung[0]));
@@ -68,8 +68,8 @@ static void test_ring_once(void)
         ib_doorbell_sleep(ours, false);
     }
     ib_doorbell_free(theirs);
-    record[0] ^= 2;
-    CU_ASSERT_EQUAL(ib_doorbell_open(record, &theirs), -EPROTO);
+    record.number ^= 2;
+    CU_ASSERT_EQUAL(ib_doorbell_open(&record, &theirs), -EPROTO);
     ib_doorbell_free(ours);
 }
 

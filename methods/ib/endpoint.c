@@ -7,36 +7,14 @@
  * them share one address vector and one completion queue. Other providers have a single endpoint.
  */
 #include <stdio.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "ib.h"
 
-int ib_memory_map_locked(struct ib_fabric *fabric, size_t size, struct ib_memory *memory)
-{
-    void *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (bytes == MAP_FAILED)
-        return -ENOMEM;
-    memory->bytes = bytes;
-    memory->size = size;
-    return fabric->local_memory ? ib_region_register_locked(fabric, bytes, size, FI_SEND | FI_RECV,
-                                                            &memory->registration)
-                                : 0;
-}
-
-void ib_memory_unmap(struct ib_memory *memory)
-{
-    ib_id_close(memory->registration ? &memory->registration->fid : NULL);
-    if (memory->bytes)
-        munmap(memory->bytes, memory->size);
-    *memory = (struct ib_memory){0};
-}
-
 int ib_buffer_post_locked(struct ib_buffer *buffer)
 {
     struct ib_endpoint *endpoint = buffer->endpoint;
-    struct fid_mr *registration = endpoint->memory.registration;
-    void *descriptor = registration ? fi_mr_desc(registration) : NULL;
+    void *descriptor = endpoint->registration ? fi_mr_desc(endpoint->registration) : NULL;
     struct iovec iov = {.iov_base = buffer->memory, .iov_len = IB_BUFFER_BYTES};
     struct fi_msg message = {.msg_iov = &iov,
                              .desc = &descriptor,
@@ -62,13 +40,16 @@ static int buffers_post(struct ib_state *state, struct ib_endpoint *endpoint)
      * entries that posting a buffer needs as well; with all entries taken no buffer could be
      * posted any more. */
     endpoint->buffer_count = fabric->shared ? IB_BUFFERS_SHM : IB_BUFFERS;
-    int status = ib_memory_map_locked(fabric, (size_t)endpoint->buffer_count * IB_BUFFER_BYTES,
-                                      &endpoint->memory);
+    size_t size = (size_t)endpoint->buffer_count * IB_BUFFER_BYTES;
+    endpoint->memory = aligned_alloc(IB_BUFFER_ALIGNMENT, size);
+    if (!endpoint->memory)
+        return -ENOMEM;
+    int status = ib_region_own_locked(fabric, endpoint->memory, size, &endpoint->registration);
     if (status)
         return ib_step_failed(state, "register its message buffers", status);
     for (uint32_t i = 0; i < endpoint->buffer_count; i++) {
         endpoint->buffers[i] =
-            (struct ib_buffer){.memory = endpoint->memory.bytes + (size_t)i * IB_BUFFER_BYTES,
+            (struct ib_buffer){.memory = endpoint->memory + (size_t)i * IB_BUFFER_BYTES,
                                .endpoint = endpoint,
                                .operation.kind = IB_OPERATION_RECEIVE};
         status = ib_buffer_post_locked(&endpoint->buffers[i]);
@@ -117,7 +98,8 @@ static int endpoint_make(struct ib_state *state, struct ib_endpoint *endpoint, s
 static void endpoint_free(struct ib_endpoint *endpoint)
 {
     ib_id_close(endpoint->id ? &endpoint->id->fid : NULL);
-    ib_memory_unmap(&endpoint->memory);
+    ib_id_close(endpoint->registration ? &endpoint->registration->fid : NULL);
+    free(endpoint->memory);
     if (endpoint->name_hold >= 0)
         close(endpoint->name_hold);
     free(endpoint);

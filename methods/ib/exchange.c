@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * exchange.c - the address exchange, a TCP connection beside each link: dialled, accepted, its
- * records, and its end.
+ * bytes, and its end.
  *
- * It begins with the handshake (handshake.c). Then come records of one byte, some with a number:
- * RING (read your completion queue), BYE n (end of stream: I have sent n messages and send no
- * more), DONE (all of your messages have arrived). A side that closes in order sends BYE and waits
- * for DONE, so no message is lost when its endpoint is closed. If the connection ends otherwise,
- * the other process has died: messages that have arrived are handled, then the link goes down.
+ * It begins with the handshake (handshake.c). Then each byte is a ring (read your completion queue)
+ * or the confirmation of our end of stream (link.c). If the connection ends before a link has ended
+ * in order, the other process has died: messages that have arrived are handled, then the link goes
+ * down.
  *
  * The poller runs all of it, except ib_connect, ib_listen, and ib_ring_locked.
  */
@@ -19,12 +18,6 @@
 
 #include "ib.h"
 #include "methods/ip/ip.h"
-
-enum {
-    DRAIN_PASSES = 256, /* passes that handle the messages of a dead peer */
-    RECORDS_BYTES = 64  /* bytes read at a time */
-};
-enum record { RECORD_RING = 'r', RECORD_BYE = 'b', RECORD_DONE = 'd' };
 
 /* A link that is being dialled. */
 struct ib_dial {
@@ -44,10 +37,7 @@ int ib_exchange_watch(struct ib_link *link, uint32_t events)
     return status;
 }
 
-/* ---- dialling ---------------------------------------------------------------------------------
- */
-
-static void socket_close(struct ib_link *link)
+void ib_exchange_close(struct ib_link *link)
 {
     if (link->watched)
         bmi_method_watch_remove(&link->watch);
@@ -58,6 +48,8 @@ static void socket_close(struct ib_link *link)
     link->watch.fd = -1;
     ib_unlock(&link->send_lock);
 }
+
+/* ---- dialling -------------------------------------------------------------------------------- */
 
 /* Begins to connect to an address. Returns 0 or an errno. */
 static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
@@ -78,7 +70,7 @@ static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
     ib_unlock(&link->send_lock);
     int status = ib_exchange_watch(link, EPOLLOUT);
     if (status)
-        socket_close(link);
+        ib_exchange_close(link);
     return status;
 }
 
@@ -120,15 +112,13 @@ void ib_dial_free(struct ib_link *link)
 
 void ib_dial_start(struct ib_link *link)
 {
-    ib_lock(&link->send_lock);
-    link->phase = IB_DIALLING;
-    ib_unlock(&link->send_lock);
+    ib_phase_set(link, IB_DIALLING);
     ip_dial_start(&link->dial->ip, ib_state_of(link)->names);
 }
 
 void ib_dial_expired(struct ib_link *link)
 {
-    socket_close(link);
+    ib_exchange_close(link);
     ip_dial_again(&link->dial->ip, -ETIMEDOUT);
 }
 
@@ -138,7 +128,7 @@ static void connect_ready(struct ib_link *link)
     if (error == -ENOTCONN)
         return; /* reported too early: the connection is still being made */
     if (error) {
-        socket_close(link);
+        ib_exchange_close(link);
         ip_dial_again(&link->dial->ip, error);
         return;
     }
@@ -148,170 +138,64 @@ static void connect_ready(struct ib_link *link)
         ib_link_end(link, error);
 }
 
-/* ---- records ----------------------------------------------------------------------------------
- */
+/* ---- bytes and the end ----------------------------------------------------------------------- */
 
-/* Writes waiting records; those that the socket does not take wait for room. */
-static void out_write(struct ib_link *link)
+void ib_byte_send(const struct ib_link *link, char byte)
 {
-    ib_lock(&link->send_lock);
-    ssize_t sent =
-        link->out_size > 0 && link->watch.fd >= 0
-            ? send(link->watch.fd, link->out, link->out_size, MSG_NOSIGNAL | MSG_DONTWAIT)
-            : 0;
-    if (sent > 0) {
-        link->out_size = (uint8_t)(link->out_size - sent);
-        memmove(link->out, link->out + sent, link->out_size);
-    }
-    bool left = link->out_size > 0;
-    ib_unlock(&link->send_lock);
-    if (left == link->room_watched || link->watch.fd < 0)
-        return;
-    link->room_watched = left;
-    int status = ib_exchange_watch(link, EPOLLIN | EPOLLRDHUP | (left ? (uint32_t)EPOLLOUT : 0));
-    if (status) /* without a watch its end would not be noticed */
-        ib_link_fail(link, status);
-}
-
-static void record_send(struct ib_link *link, const uint8_t *record, size_t size)
-{
-    ib_lock(&link->send_lock);
-    memcpy(link->out + link->out_size, record, size); /* BYE and DONE once each: there is room */
-    link->out_size = (uint8_t)(link->out_size + size);
-    ib_unlock(&link->send_lock);
-    out_write(link);
-}
-
-void ib_bye_send(struct ib_link *link)
-{
-    uint8_t record[5] = {RECORD_BYE};
-    if (link->bye_sent)
-        return;
-    link->bye_sent = true;
-    ib_lock(&link->send_lock);
-    ib_number_put(record + 1, link->sequence_out);
-    ib_unlock(&link->send_lock);
-    record_send(link, record, sizeof(record));
-}
-
-void ib_bye_check(struct ib_link *link)
-{
-    static const uint8_t done = RECORD_DONE;
-    if (!link->bye_seen || link->phase != IB_UP || link->sequence_in != link->bye_sequence)
-        return;
-    if (!link->done_sent) {
-        link->done_sent = true;
-        record_send(link, &done, 1);
-    }
-    ib_lock(&link->send_lock);
-    bool lingers = link->closing == IB_CLOSE_LINGERING;
-    ib_unlock(&link->send_lock);
-    if (!lingers)
-        ib_link_end(link, 0);
+    if (send(link->watch.fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        bmi_method_log(BMI_LOG_DEBUG, &link->base, "%s: the byte '%c' is lost: %s",
+                       ib_state_of(link)->kind->scheme, byte, strerror(errno));
 }
 
 void ib_ring_locked(struct ib_link *link)
 {
-    static const uint8_t ring = RECORD_RING;
     ib_assert_locked(&link->send_lock);
-    if (!link->doorbell || link->watch.fd < 0 || !ib_doorbell_wanted(link->doorbell, &link->rung))
-        return;
-    /* If other records wait, or the socket is full, these wake the other side. */
-    if (link->out_size == 0 && send(link->watch.fd, &ring, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        bmi_method_log(BMI_LOG_DEBUG, &link->base, "%s: a ring is lost: %s",
-                       ib_state_of(link)->kind->scheme, strerror(errno));
+    if (link->doorbell && link->watch.fd >= 0 && ib_doorbell_wanted(link->doorbell, &link->rung))
+        ib_byte_send(link, IB_BYTE_RING);
 }
 
-/* Handles one record of those at `at`. Returns the bytes used, 0 if it is not whole, or an errno.
- * The link may have ended. */
-static int record_take(struct ib_link *link, const uint8_t *at, size_t size, bool *ring)
+/* Returns 0 or the errno that ends the link. */
+static int bytes_take(struct ib_link *link, const char *bytes, size_t count)
 {
-    switch (at[0]) {
-    case RECORD_RING:
-        *ring = true;
-        return 1;
-    case RECORD_BYE:
-        if (size < 5)
-            return 0;
-        if (link->bye_seen)
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] == IB_BYTE_CONFIRMED)
+            link->bye_confirmed = true;
+        else if (bytes[i] != IB_BYTE_RING)
             return -EPROTO;
-        link->bye_seen = true;
-        link->bye_sequence = ib_number_get(at + 1);
-        return 5;
-    case RECORD_DONE:
-        return link->bye_sent ? -ESHUTDOWN : -EPROTO;
-    default:
-        return -EPROTO;
-    }
-}
-
-/* Returns 0 or the errno that ends the link; -ESHUTDOWN: in good order. */
-static int records_take(struct ib_link *link, const uint8_t *at, size_t size, bool *ring)
-{
-    while (size > 0) {
-        int used = record_take(link, at, size, ring);
-        if (used < 0)
-            return used;
-        if (used == 0)
-            break;
-        at += used;
-        size -= (size_t)used;
-    }
-    memcpy(link->in, at, size); /* at most 4 bytes of a BYE */
-    link->in_size = (uint8_t)size;
     return 0;
 }
 
-/* The other process has gone, or has cut the link: its earlier messages are handled first. */
-static void hung_up(struct ib_link *link, int status)
+static void bytes_read(struct ib_link *link)
 {
-    struct ib_state *state = ib_state_of(link);
-    for (int i = 0; i < DRAIN_PASSES && link->phase == IB_UP; i++)
-        if (ib_progress(state) == 0)
-            break;
-    ib_link_end(link, status == 0 ? -ECONNRESET : status);
-}
-
-static void records_ready(struct ib_link *link)
-{
-    uint8_t bytes[sizeof(link->in) + RECORDS_BYTES];
-    bool ring = false;
-    memcpy(bytes, link->in, link->in_size);
-    ssize_t got = recv(link->watch.fd, bytes + link->in_size, RECORDS_BYTES, MSG_DONTWAIT);
+    char bytes[64];
+    ssize_t got = recv(link->watch.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (got <= 0) {
-        hung_up(link, got < 0 ? -errno : 0);
-        return;
-    }
-    int status = records_take(link, bytes, link->in_size + (size_t)got, &ring);
-    if (ring)
-        ib_progress(ib_state_of(link));
-    if (status == -ESHUTDOWN)
-        ib_link_end(link, 0);
-    else if (status)
+    int status = got < 0 ? -errno : got == 0 ? -ECONNRESET : bytes_take(link, bytes, (size_t)got);
+    if (status) {
+        ib_drain(ib_state_of(link)); /* its earlier messages */
         ib_link_end(link, status);
-    else
+    } else {
+        ib_progress(ib_state_of(link));
         ib_bye_check(link);
+    }
 }
 
 static void exchange_ready(struct bmi_watch *watch, uint32_t events)
 {
     struct ib_link *link = ib_container(watch, struct ib_link, watch);
+    (void)events;
     bmi_link_ref(&link->base);
     if (link->phase == IB_DIALLING)
         connect_ready(link);
     else if (link->phase == IB_HANDSHAKE)
         ib_handshake_read(link);
-    else if (link->phase == IB_UP && (events & ~(uint32_t)EPOLLOUT))
-        records_ready(link);
-    if (link->phase == IB_UP && (events & EPOLLOUT))
-        out_write(link);
+    else if (link->phase == IB_UP)
+        bytes_read(link);
     bmi_link_unref(&link->base);
 }
 
-/* ---- listening --------------------------------------------------------------------------------
- */
+/* ---- listening ------------------------------------------------------------------------------- */
 
 static void accepted(struct stream_acceptor *acceptor, int fd, const struct sockaddr_storage *from)
 {
@@ -327,20 +211,18 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
         ib_link_forget(link);
 }
 
-/* Accepts a connection if descriptors for the provider's connection are left as well; otherwise new
- * clients wait. shm needs one for a moment only, which the wake-up flag has in reserve. */
+/* Accepts a connection if the descriptors are left as well that the provider's connection needs
+ * (shm: for a moment, to map the peer's memory); otherwise new clients wait. */
 static int connection_take(struct stream_acceptor *acceptor, int listener,
                            struct sockaddr_storage *from)
 {
     enum { PROVIDERS = 2 };
-    const struct ib_state *state = ib_container(acceptor, struct ib_state, acceptor);
     socklen_t length = sizeof(*from);
-    int reserve[PROVIDERS], count = 0;
-    while (!state->doorbell && count < PROVIDERS &&
-           (reserve[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
+    int reserve[PROVIDERS], count = 0, fd = -1;
+    (void)acceptor;
+    while (count < PROVIDERS && (reserve[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
         count++;
-    int fd = -1;
-    if (state->doorbell || count == PROVIDERS)
+    if (count == PROVIDERS)
         fd = accept4(listener, (struct sockaddr *)from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     int error = fd < 0 ? -errno : fd;
     while (count > 0)
@@ -348,21 +230,16 @@ static int connection_take(struct stream_acceptor *acceptor, int listener,
     return error;
 }
 
-/* Outputs the host of "host:port" in numeric form, for the endpoint's own address; false: any
- * address serves. A name is looked up only if the socket is bound to it. */
-static bool host_numeric(const char *bound, int flags, char *host, size_t size)
+/* The numeric host of the listen address, for the endpoint's own address; NULL: any address serves.
+ */
+static const char *host_numeric(int fd, const struct ip_address *address, int flags, char *host,
+                                size_t size)
 {
-    struct ip_address address;
-    union ip_socket_address addresses[IP_NAME_ADDRESSES];
-    size_t count = 0;
-    if (ip_address_parse(bound, &address, NULL) ||
-        (address.kind == IP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC)))
-        return false;
-    if (address.kind == IP_HOST_NAME && ip_resolve_now(address.host, 0, addresses, &count) == 0)
-        ip_socket_address_host(&addresses[0], host, size);
-    else if (address.kind != IP_HOST_NAME)
-        snprintf(host, size, "%s%s%s", address.host, address.scope[0] ? "%" : "", address.scope);
-    return address.kind != IP_HOST_NAME || count > 0;
+    if (address->kind != IP_HOST_NAME)
+        snprintf(host, size, "%s%s%s", address->host, address->scope[0] ? "%" : "", address->scope);
+    else if (!(flags & BMI_TCP_BIND_SPECIFIC) || ib_socket_host(fd, host, size))
+        return NULL;
+    return host;
 }
 
 /* Makes the endpoint for the address, and accepts connections. Returns 0 or an errno. */
@@ -371,10 +248,11 @@ static int listener_add(struct ib_state *state, int fd, const char *bound, int f
     char host[IP_HOST_SIZE + IF_NAMESIZE];
     struct ib_endpoint *endpoint;
     struct ip_address address;
-    bool numeric = host_numeric(bound, flags, host, sizeof(host));
-    int status = ib_endpoint_get(state, numeric ? host : NULL, &endpoint);
-    if (status == 0 && !(flags & BMI_TCP_BIND_SPECIFIC) &&
-        ip_address_parse(bound, &address, NULL) == 0 && address.kind == IP_HOST_NAME)
+    int status = ip_address_parse(bound, &address, NULL);
+    if (status == 0)
+        status = ib_endpoint_get(state, host_numeric(fd, &address, flags, host, sizeof(host)),
+                                 &endpoint);
+    if (status == 0 && address.kind == IP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC))
         status = ip_names_add(&state->names, &address, port);
     state->acceptor.method = state->method;
     state->acceptor.take = connection_take;

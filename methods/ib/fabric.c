@@ -6,12 +6,10 @@
  * The fabric is opened by listen, or at the first connection. endpoint.c makes its endpoints.
  */
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ib.h"
@@ -88,6 +86,11 @@ int ib_queues_failed(const struct ib_state *state, const char *step, ssize_t sta
     return -ENOBUFS;
 }
 
+static size_t iovecs_of(size_t limit)
+{
+    return limit == 0 ? 1 : limit < IB_IOVECS ? limit : IB_IOVECS;
+}
+
 static void info_apply(struct ib_fabric *fabric)
 {
     const struct fi_info *info = fabric->info;
@@ -108,13 +111,8 @@ static void info_apply(struct ib_fabric *fabric)
     fabric->tells_source = ib_provider_tells_source(info->fabric_attr->prov_name);
     fabric->breaks = ib_provider_connects(info->fabric_attr->prov_name);
     fabric->inject_max = info->tx_attr->inject_size;
-    fabric->iovecs = info->tx_attr->iov_limit < IB_IOVECS ? info->tx_attr->iov_limit : IB_IOVECS;
-    if (fabric->iovecs == 0)
-        fabric->iovecs = 1;
-    fabric->remote_iovecs =
-        info->tx_attr->rma_iov_limit < IB_IOVECS ? info->tx_attr->rma_iov_limit : IB_IOVECS;
-    if (fabric->remote_iovecs == 0)
-        fabric->remote_iovecs = 1;
+    fabric->iovecs = iovecs_of(info->tx_attr->iov_limit);
+    fabric->remote_iovecs = iovecs_of(info->tx_attr->rma_iov_limit);
     fabric->piece_max =
         info->ep_attr->max_msg_size < IB_PIECE_BYTES ? info->ep_attr->max_msg_size : IB_PIECE_BYTES;
 }
@@ -126,15 +124,14 @@ static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
                                     .format = FI_CQ_FORMAT_DATA,
                                     .wait_obj = FI_WAIT_FD};
     int status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
+    fabric->wait_fd = -1;
     if (status == 0) {
         status = fi_control(&fabric->queue->fid, FI_GETWAIT, &fabric->wait_fd);
         return status ? ib_step_failed(state, "tell what to wait for", status) : 0;
     }
-    if (status != -FI_ENOSYS)
-        return ib_queues_failed(state, "open a completion queue", status);
-    fabric->wait_fd = -1; /* the provider has none: shm */
     attributes.wait_obj = FI_WAIT_NONE;
-    status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
+    if (status == -FI_ENOSYS) /* shm */
+        status = fi_cq_open(fabric->domain, &attributes, &fabric->queue, NULL);
     return status ? ib_queues_failed(state, "open a completion queue", status) : 0;
 }
 
@@ -159,10 +156,8 @@ int ib_slots_make_locked(struct ib_fabric *fabric)
     struct ib_slots *more = calloc(1, sizeof(*more));
     if (!more)
         return -ENOMEM;
-    int status = fabric->local_memory
-                     ? ib_region_register_locked(fabric, more->memory, sizeof(more->memory),
-                                                 FI_SEND, &more->registration)
-                     : 0;
+    int status =
+        ib_region_own_locked(fabric, more->memory, sizeof(more->memory), &more->registration);
     if (status) {
         free(more);
         return status;
@@ -314,13 +309,6 @@ static void peer_insert(struct ib_state *state, struct ib_peer *peer)
 {
     peer->next = state->peers;
     state->peers = peer;
-    state->idle_count += peer->users == 0;
-}
-
-static void peer_unlist(struct ib_state *state, struct ib_peer **place)
-{
-    state->idle_count -= (*place)->users == 0;
-    *place = (*place)->next;
 }
 
 /* Whether the name can be removed from the vector, and its connection with it. libfabric 1.17's rxm
@@ -352,19 +340,22 @@ static bool peer_remove(struct ib_state *state, struct ib_peer *peer)
     return removable;
 }
 
-/* Frees the unused name that was not used for the longest time. A name that has to stay in the
- * vector is kept as if it had just been used: inserted a second time it would have two users there,
- * and would never be removed. */
-static void oldest_forget(struct ib_state *state)
+/* If more than `most` names are unused, frees the one that was not used for the longest time. A
+ * name that has to stay in the vector is kept as if it had just been used: inserted a second time
+ * it would have two users there, and would never be removed. */
+static void oldest_forget(struct ib_state *state, uint32_t most)
 {
     struct ib_peer **oldest = NULL;
+    uint32_t unused = 0;
     for (struct ib_peer **at = &state->peers; *at; at = &(*at)->next)
-        if ((*at)->users == 0)
+        if ((*at)->users == 0) {
             oldest = at;
-    if (!oldest)
+            unused++;
+        }
+    if (unused <= most)
         return;
     struct ib_peer *peer = *oldest;
-    peer_unlist(state, oldest);
+    *oldest = peer->next;
     if (peer_remove(state, peer))
         free(peer);
     else
@@ -385,17 +376,12 @@ static int room_check(const struct ib_state *state, const char *name)
 {
     size_t size = IB_CONNECTION_ROOM;
     if (state->fabric->shared) {
-        struct stat file = {0};
-        const char *path = strstr(name, "bmi-");
-        int fd = path ? shm_open(path, O_RDWR | O_CLOEXEC, 0) : -1;
-        int status = !path ? -EADDRNOTAVAIL : fd < 0 ? -errno : 0;
-        if (status == 0 && fstat(fd, &file) < 0)
-            status = -errno;
-        if (fd >= 0)
-            close(fd);
-        if (status)
-            return status == -ENOENT ? -EADDRNOTAVAIL : status;
-        size = IB_PEER_ROOM + (size_t)file.st_size;
+        const char *file = strstr(name, "bmi-");
+        int fd = file ? shm_open(file, O_RDWR | O_CLOEXEC, 0) : -1;
+        if (fd < 0)
+            return !file || errno == ENOENT ? -EADDRNOTAVAIL : -errno;
+        size = IB_PEER_ROOM + (size_t)lseek(fd, 0, SEEK_END);
+        close(fd);
     }
     void *room = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED)
@@ -420,7 +406,7 @@ static int peer_new(struct ib_state *state, const uint8_t *name, uint32_t size,
     memcpy(peer->name, name, size);
     status = name_insert(state, peer);
     if (status && state->fabric->shared) {
-        oldest_forget(state);
+        oldest_forget(state, 0);
         status = name_insert(state, peer);
     }
     if (status)
@@ -435,7 +421,7 @@ int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, stru
     struct ib_peer **place = peer_find(state, name, size), *peer = *place;
     int status = 0;
     if (peer)
-        peer_unlist(state, place);
+        *place = peer->next;
     else
         status = peer_new(state, name, size, &peer);
     if (status)
@@ -449,10 +435,11 @@ int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, stru
 /* A link that uses the peer, was shut down, and is not taken down; NULL: none. */
 static struct ib_link *peer_link(struct ib_state *state, const struct ib_peer *peer)
 {
+    struct ib_link *link;
     ib_lock(&state->list_lock);
-    struct ib_link *link = state->links;
-    while (link && (link->peer != peer || link->phase != IB_ENDING || link->taken_down))
-        link = link->list_next;
+    cds_hlist_for_each_entry_2(link, &state->links, listed)
+        if (link->peer == peer && link->phase == IB_ENDING && !link->taken_down)
+            break;
     ib_unlock(&state->list_lock);
     return link;
 }
@@ -465,13 +452,13 @@ void ib_peer_break(struct ib_state *state, struct ib_peer *peer, int status)
     peer->broken = true;
     peer->users++;
     ib_lock(&state->list_lock);
-    for (link = state->links; link; link = link->list_next)
+    cds_hlist_for_each_entry_2(link, &state->links, listed)
         if (link->peer == peer)
             ib_link_shut_down(link, status); /* after this no thread posts */
     ib_unlock(&state->list_lock);
     bool removed = peer_remove(state, peer);
     if (removed)
-        peer_unlist(state, peer_find(state, peer->name, peer->size));
+        *peer_find(state, peer->name, peer->size) = peer->next;
     while ((link = peer_link(state, peer)) != NULL)
         ib_link_take_down(link);
     peer->broken = removed;
@@ -496,6 +483,6 @@ void ib_peer_put(struct ib_state *state, struct ib_peer *peer)
         return;
     }
     peer_insert(state, peer);
-    for (int i = 0; i < 2 && state->idle_count > IB_IDLE_PEERS; i++)
-        oldest_forget(state);
+    for (int i = 0; i < 2; i++)
+        oldest_forget(state, IB_IDLE_PEERS);
 }

@@ -2,103 +2,77 @@
  *
  * handshake.c - the handshake over a new exchange.
  *
- * Both sides send an *opening*: version, provider, address family, and a status, which is not 0 if
- * the sender refuses. The side that dialled sends first. An opening has no secrets: any process may
- * read it. Over shm each side then asks the kernel for the user of the process at the other end.
- * Only if all of that matches, both send a *hello*: token, wake-up flag, the endpoint's name; the
- * dialler first, again. The other side's hello has a status, too: it may lack memory for the peer.
+ * Both sides send two hellos of one form; the side that dialled sends first each time. The first
+ * one has no secrets, so any process may read it: version, provider, address family, and a status,
+ * which is not 0 if the sender refuses. Over shm each side then asks the kernel for the user of the
+ * process at the other end. Only if all of that matches, the second hello adds token, wake-up flag,
+ * and the endpoint's name. It can refuse, too: its sender may lack memory for the peer.
  *
- * The first line of an opening is followed by an empty one, so that an HTTP server answers at once.
- * A listener that reads other bytes answers with an opening that refuses, and closes.
+ * The first line of a hello is followed by an empty one, so that an HTTP server answers at once.
+ * A listener that reads other bytes answers with a hello that refuses, and closes.
  *
  * The poller runs all of it.
  */
-#include <endian.h>
-#include <stdio.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "ib.h"
 
-enum {
-    OPENING_BYTES = 96,
-    OPENING_VERSION = 12,
-    OPENING_STATUS = 16,
-    OPENING_FORMAT = 20,
-    OPENING_MESSAGE = 24,
-    OPENING_PROVIDER = 32,
-    HELLO_BYTES = 160,
-    HELLO_STATUS = 0,
-    HELLO_NAME_SIZE = 4,
-    HELLO_TOKEN = 8,
-    HELLO_RECORD = 16,
-    HELLO_NAME = 32,
-    REFUSED_MS = 1000 /* the time for a refused peer to read the reason */
-};
+enum { REFUSED_MS = 1000 }; /* the time for a refused peer to read the reason */
 
-_Static_assert(OPENING_PROVIDER + IB_PROVIDER_BYTES == OPENING_BYTES, "the provider stands last");
-_Static_assert(HELLO_NAME + IB_NAME_BYTES == HELLO_BYTES, "the name stands last");
-static const uint8_t magic[OPENING_VERSION] = "BMI ib\r\n\r\n";
+static const char magic[12] = "BMI ib\r\n\r\n";
+
+/* Numbers are little-endian, but for the doorbell's: processes of one host use it. */
+struct hello {
+    char magic[sizeof(magic)];
+    uint32_t version;
+    uint32_t status;
+    uint32_t format; /* of the endpoint's address */
+    uint32_t message_bytes;
+    uint32_t name_size; /* this, token, doorbell, and name: 0 in the first hello */
+    uint64_t token;
+    struct ib_doorbell_record doorbell;
+    char provider[IB_PROVIDER_BYTES];
+    uint8_t name[IB_NAME_BYTES];
+};
+_Static_assert(sizeof(struct hello) == 248, "it has no padding");
 
 struct ib_handshake {
-    bool opened;  /* the other side's opening was valid */
+    bool opened;  /* the other side's first hello was valid */
     bool refused; /* we have sent a refusal: further bytes are dropped */
     uint32_t have;
-    uint8_t bytes[HELLO_BYTES];
+    struct hello hello; /* the first `have` bytes of the one being read */
 };
 
-static const char *host_of(const struct ib_link *link)
-{
-    return link->base.host ? link->base.host : "a peer";
-}
+/* ---- sending --------------------------------------------------------------------------------- */
 
-/* ---- sending ----------------------------------------------------------------------------------
- */
-
-/* Sends the first bytes on the connection: the socket has room for them. */
-static int bytes_send(const struct ib_link *link, const uint8_t *bytes, size_t size)
-{
-    ssize_t sent = send(link->watch.fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return sent == (ssize_t)size ? 0 : sent < 0 ? -errno : -ENOBUFS;
-}
-
-static int opening_send(const struct ib_link *link, int status)
+/* Sends a hello, with the secrets if it is `second`. The socket has room for these first bytes. */
+static int hello_send(const struct ib_link *link, int status, bool second)
 {
     const struct ib_state *state = ib_state_of(link);
-    uint8_t opening[OPENING_BYTES] = {0};
-    memcpy(opening, magic, sizeof(magic));
-    ib_number_put(opening + OPENING_VERSION, IB_VERSION);
-    ib_number_put(opening + OPENING_STATUS, (uint32_t)-status);
-    ib_number_put(opening + OPENING_FORMAT, state->fabric->info->addr_format);
-    ib_number_put(opening + OPENING_MESSAGE, IB_MESSAGE_BYTES);
-    memcpy(opening + OPENING_PROVIDER, state->provider, strlen(state->provider) + 1);
-    return bytes_send(link, opening, sizeof(opening));
-}
-
-static int hello_send(const struct ib_link *link)
-{
-    const struct ib_state *state = ib_state_of(link);
-    const struct ib_endpoint *endpoint = link->endpoint;
-    uint64_t token = htole64(link->token);
-    uint8_t hello[HELLO_BYTES] = {0};
-    ib_number_put(hello + HELLO_NAME_SIZE, (uint32_t)endpoint->name_size);
-    memcpy(hello + HELLO_TOKEN, &token, 8);
-    if (state->doorbell)
-        ib_doorbell_record(state->doorbell, hello + HELLO_RECORD);
-    memcpy(hello + HELLO_NAME, endpoint->name, endpoint->name_size);
-    return bytes_send(link, hello, sizeof(hello));
-}
-
-void ib_handshake_refuse(struct ib_link *link, int status)
-{
-    uint8_t hello[HELLO_BYTES] = {0};
-    if (!link->handshake->opened) {
-        opening_send(link, status);
-        return;
+    struct hello hello = {.version = htole32(IB_VERSION),
+                          .status = htole32((uint32_t)-status),
+                          .format = htole32(state->fabric->info->addr_format),
+                          .message_bytes = htole32(IB_MESSAGE_BYTES)};
+    memcpy(hello.magic, magic, sizeof(magic));
+    memcpy(hello.provider, state->provider, sizeof(hello.provider));
+    if (second) {
+        const struct ib_endpoint *endpoint = link->endpoint;
+        hello.token = htole64(link->token);
+        hello.name_size = htole32((uint32_t)endpoint->name_size);
+        memcpy(hello.name, endpoint->name, endpoint->name_size);
+        if (state->doorbell)
+            hello.doorbell = ib_doorbell_record(state->doorbell);
     }
-    ib_number_put(hello + HELLO_STATUS, (uint32_t)-status);
-    bytes_send(link, hello, sizeof(hello));
+    ssize_t sent = send(link->watch.fd, &hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent == (ssize_t)sizeof(hello) ? 0 : sent < 0 ? -errno : -ENOBUFS;
+}
+
+void ib_handshake_refuse(const struct ib_link *link, int status)
+{
+    hello_send(link, status, false);
 }
 
 /* Ends a link that is not up. The core knows only links that we dialled. A peer that dialled us
@@ -116,6 +90,7 @@ static void handshake_fail(struct ib_link *link, int status)
     ib_handshake_refuse(link, status);
     shutdown(link->watch.fd, SHUT_WR);
     link->handshake->refused = true;
+    link->handshake->have = 0;
     bmi_method_timer_set(&link->timer, REFUSED_MS);
 }
 
@@ -127,95 +102,62 @@ void ib_handshake_expired(struct ib_link *link)
         handshake_fail(link, -ETIMEDOUT);
 }
 
-/* ---- the opening ------------------------------------------------------------------------------
- */
+/* ---- the first hello ------------------------------------------------------------------------- */
 
-/* The kind of service that sends such bytes instead of an opening. */
-static const char *stranger(const uint8_t *bytes, size_t size)
-{
-    static const struct {
-        const char *begin, *name;
-    } known[] = {{"HTTP/", "an HTTP server"},
-                 {"GET ", "an HTTP client"},
-                 {"POST ", "an HTTP client"},
-                 {"HEAD ", "an HTTP client"},
-                 {"PUT ", "an HTTP client"},
-                 {"SSH-", "an SSH server or client"},
-                 {"\x15\x03", "TLS"},
-                 {"\x16\x03", "TLS"},
-                 {"BMI ib\r\n", "another version of this protocol"}};
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (size >= strlen(known[i].begin) &&
-            memcmp(bytes, known[i].begin, strlen(known[i].begin)) == 0)
-            return known[i].name;
-    if (size >= 4 && bytes[2] == 0x1F && bytes[3] == 0xB3) /* docs/wire-protocol.md */
-        return "BMI's method tcp";
-    return "another protocol";
-}
-
-/* Whether the bytes received may begin an opening. */
-static int magic_check(const struct ib_link *link)
+/* Whether the bytes received may begin a hello of our version: one of another version may be
+ * shorter. The core names the protocol of a server that we dialled, unless that sends frames of
+ * BMI. Returns 0 or an errno. */
+static int start_check(struct ib_link *link)
 {
     const struct ib_handshake *handshake = link->handshake;
     size_t size = handshake->have < sizeof(magic) ? handshake->have : sizeof(magic);
-    if (memcmp(handshake->bytes, magic, size) == 0)
+    uint32_t version = le32toh(handshake->hello.version);
+    bool ours = memcmp(&handshake->hello, magic, size) == 0;
+    if (ours && (handshake->have < offsetof(struct hello, status) || version == IB_VERSION))
         return 0;
-    bmi_method_log(BMI_LOG_WARN, &link->base,
-                   "%s: %s does not speak this protocol, but: %s. Check its port and its scheme",
-                   ib_state_of(link)->kind->scheme, host_of(link),
-                   stranger(handshake->bytes, handshake->have));
+    if (ours) {
+        bmi_method_log(BMI_LOG_WARN, &link->base,
+                       "%s: %s speaks version %u of the exchange, we speak %d",
+                       ib_state_of(link)->kind->scheme, ib_host_of(link), version, IB_VERSION);
+        return -EPROTO;
+    }
+    if (!link->dialled ||
+        bmi_method_header_begun(&link->base, (const void *)&handshake->hello, size) == 0)
+        bmi_method_log(BMI_LOG_WARN, &link->base,
+                       "%s: %s speaks no BMI of this scheme: check its port and its scheme",
+                       ib_state_of(link)->kind->scheme, ib_host_of(link));
     return -EPROTO;
 }
 
-/* The other side's status, or an errno if that is invalid; 0: it does not refuse. */
-static int status_get(const struct ib_link *link, const uint8_t *from)
+/* Why the two sides cannot work together; NULL: they can. */
+static const char *mismatch(const struct ib_state *state, const struct hello *hello)
 {
-    static const int statuses[] = {EACCES,  EPERM,           ENOMEM,       EMFILE,   ENFILE,
-                                   ENOBUFS, EPROTONOSUPPORT, ECONNREFUSED, ETIMEDOUT};
-    uint32_t status = ib_number_get(from);
-    int known = status ? -EPROTO : 0;
-    for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++)
-        if (status == (uint32_t)statuses[i])
-            known = -statuses[i];
-    if (known)
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s refuses us: %s",
-                       ib_state_of(link)->kind->scheme, host_of(link), bmi_status_string(known));
-    return known;
+    if (memcmp(hello->provider, state->provider, sizeof(hello->provider)) != 0)
+        return "uses another provider: choose one scheme on both sides";
+    if (le32toh(hello->format) != state->fabric->info->addr_format)
+        return "has an endpoint with an address of another family than ours (IPv4, IPv6): have the "
+               "server listen, and be dialled, by one of one family";
+    if (le32toh(hello->message_bytes) != IB_MESSAGE_BYTES)
+        return "has messages of another size";
+    return NULL;
 }
 
-/* Whether the other side's opening matches ours. Logs the difference. */
-static int opening_check(const struct ib_link *link, const uint8_t *opening)
+/* Checks the fields that both hellos have. Returns 0, the status of a refusal, or an errno. */
+static int hello_check(const struct ib_link *link, const struct hello *hello)
 {
+    enum { ERRNO_MOST = 133 };
     const struct ib_state *state = ib_state_of(link);
-    const char *scheme = state->kind->scheme;
-    const char *provider = (const char *)opening + OPENING_PROVIDER;
-    uint32_t version = ib_number_get(opening + OPENING_VERSION);
-    if (version != IB_VERSION) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: %s speaks version %u of the exchange, we speak %d", scheme,
-                       host_of(link), version, IB_VERSION);
+    uint32_t status = le32toh(hello->status);
+    const char *what = mismatch(state, hello);
+    if (what) {
+        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s %s", state->kind->scheme,
+                       ib_host_of(link), what);
         return -EPROTONOSUPPORT;
     }
-    if (memchr(provider, '\0', IB_PROVIDER_BYTES) == NULL ||
-        strcmp(provider, state->provider) != 0) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: %s uses another provider than %s: choose one scheme on both sides",
-                       scheme, host_of(link), state->provider);
-        return -EPROTONOSUPPORT;
-    }
-    if (ib_number_get(opening + OPENING_FORMAT) != state->fabric->info->addr_format) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
-                       "%s: the endpoint of %s has an address of another family than ours (IPv4, "
-                       "IPv6): have the server listen, and be dialled, by one of one family",
-                       scheme, host_of(link));
-        return -EPROTONOSUPPORT;
-    }
-    if (ib_number_get(opening + OPENING_MESSAGE) != IB_MESSAGE_BYTES) {
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s has messages of another size", scheme,
-                       host_of(link));
-        return -EPROTO;
-    }
-    return status_get(link, opening + OPENING_STATUS);
+    if (status)
+        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s refuses us: %s", state->kind->scheme,
+                       ib_host_of(link), strerror((int)status));
+    return status <= ERRNO_MOST ? -(int)status : -EPROTO;
 }
 
 /* Processes that share memory must be of one user, as the kernel reports it. */
@@ -230,7 +172,7 @@ static int user_check(const struct ib_link *link)
         return 0;
     if (status)
         bmi_method_log(BMI_LOG_WARN, &link->base, "%s: cannot find out whose process %s is: %s",
-                       state->kind->scheme, host_of(link), strerror(-status));
+                       state->kind->scheme, ib_host_of(link), strerror(-status));
     else
         bmi_method_log(BMI_LOG_WARN, &link->base,
                        "%s: the peer's process belongs to user %u, ours to user %u. This provider "
@@ -253,44 +195,37 @@ static int endpoint_choose(struct ib_link *link)
     return status;
 }
 
-/* Takes the other side's opening. Returns 0 or an errno. */
-static int opening_take(struct ib_link *link)
+/* Returns 0 or an errno. */
+static int first_take(struct ib_link *link)
 {
-    int status = opening_check(link, link->handshake->bytes);
-    if (status == 0)
-        status = user_check(link);
+    int status = user_check(link);
     if (status == 0 && !link->dialled)
         status = endpoint_choose(link);
     if (status)
         return status;
-    if (!link->dialled) {
-        status = opening_send(link, 0);
-        link->handshake->opened = true;
-        return status;
-    }
     link->handshake->opened = true;
+    if (!link->dialled)
+        return hello_send(link, 0, false);
     status = ib_token_make(link);
-    return status ? status : hello_send(link);
+    return status ? status : hello_send(link, 0, true);
 }
 
-/* ---- the hello -----------------------------------------------------------------------------
- */
+/* ---- the second hello ------------------------------------------------------------------------ */
 
-/* The first invalid field of a hello; NULL: none. A name that is text must end within its bytes,
- * since the provider takes no size. */
-static const char *nonsense(const struct ib_link *link, const uint8_t *hello)
+/* The first invalid field of a second hello; NULL: none. A name that is text must end within its
+ * bytes, since the provider takes no size. */
+static const char *nonsense(const struct ib_link *link, const struct hello *hello)
 {
     const struct ib_state *state = ib_state_of(link);
-    uint32_t size = ib_number_get(hello + HELLO_NAME_SIZE);
-    uint64_t record;
-    memcpy(&record, hello + HELLO_RECORD, sizeof(record));
+    uint32_t size = le32toh(hello->name_size);
+    bool shares = hello->doorbell.number != 0;
     if (size == 0 || size > IB_NAME_BYTES)
         return "an endpoint's name of no possible size";
-    if (state->fabric->shared ? !memchr(hello + HELLO_NAME, '\0', size)
+    if (state->fabric->shared ? !memchr(hello->name, '\0', size)
                               : size != link->endpoint->name_size)
         return "an endpoint's name that is none";
-    if ((state->doorbell != NULL) != (record != 0))
-        return record != 0 ? "a page to share, which we need not" : "no page to share";
+    if (shares != (state->doorbell != NULL))
+        return shares ? "a page to share, which we need not" : "no page to share";
     return NULL;
 }
 
@@ -298,17 +233,18 @@ static const char *nonsense(const struct ib_link *link, const uint8_t *hello)
 static bool is_to_ourselves(const struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
+    const struct ib_link *other;
     ib_lock(&state->list_lock);
-    const struct ib_link *other = state->links;
-    while (other && !ib_sockets_joined(link->watch.fd, other->watch.fd))
-        other = other->list_next;
+    cds_hlist_for_each_entry_2(other, &state->links, listed)
+        if (other != link && memcmp(other->base.ends, link->base.ends, BMI_LINK_ENDS) == 0)
+            break;
     ib_unlock(&state->list_lock);
     return other != NULL;
 }
 
 /* Opens the other side's wake-up flag. It names the process whose memory our gets read. That may be
  * this process only if the link is to ourselves. */
-static int doorbell_take(const struct ib_link *link, const uint8_t *record,
+static int doorbell_take(const struct ib_link *link, const struct ib_doorbell_record *record,
                          struct ib_doorbell **doorbell)
 {
     int status = ib_doorbell_open(record, doorbell);
@@ -321,63 +257,47 @@ static int doorbell_take(const struct ib_link *link, const uint8_t *record,
 
 /* Opens the memory that the other side shares, and its endpoint. The link owns them, also if a step
  * fails. */
-static int peer_open(struct ib_link *link, uint8_t *hello)
+static int peer_open(struct ib_link *link, struct hello *hello)
 {
     struct ib_state *state = ib_state_of(link);
     struct ib_doorbell *doorbell = NULL;
     struct ib_peer *peer = NULL;
-    uint8_t *name = hello + HELLO_NAME;
-    uint32_t size = ib_number_get(hello + HELLO_NAME_SIZE);
-    int status = doorbell_take(link, hello + HELLO_RECORD, &doorbell);
+    uint32_t size = le32toh(hello->name_size);
+    int status = doorbell_take(link, &hello->doorbell, &doorbell);
     if (status)
         bmi_method_log(BMI_LOG_WARN, &link->base, "%s: cannot share a page with the peer: %s",
                        state->kind->scheme, strerror(-status));
     else
-        status = ib_socket_name_check(link, name, size);
+        status = ib_socket_name_check(link, hello->name, size);
     if (status == 0)
-        status = ib_peer_get(state, name, size, &peer);
+        status = ib_peer_get(state, hello->name, size, &peer);
     if (status && status != -EACCES)
         bmi_method_log(BMI_LOG_WARN, &link->base, "%s: cannot reach the endpoint of %s: %s",
-                       state->kind->scheme, host_of(link), strerror(-status));
+                       state->kind->scheme, ib_host_of(link), strerror(-status));
     ib_lock(&link->send_lock);
     link->peer = peer;
     link->doorbell = doorbell;
+    link->their_token = le64toh(hello->token);
     ib_unlock(&link->send_lock);
     return status;
 }
 
-/* Handles the other side's hello: its endpoint, its token, its wake-up flag. */
-static int hello_take(struct ib_link *link)
+/* Handles the other side's second hello, the last step. Returns 0 or an errno. */
+static int second_take(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
-    uint8_t *hello = link->handshake->bytes;
-    uint64_t token;
-    int status = status_get(link, hello + HELLO_STATUS);
-    if (status)
-        return status;
+    struct hello *hello = &link->handshake->hello;
     const char *what = nonsense(link, hello);
     if (what) {
         bmi_method_log(BMI_LOG_WARN, &link->base, "%s: %s sends a hello with %s",
-                       state->kind->scheme, host_of(link), what);
+                       state->kind->scheme, ib_host_of(link), what);
         return -EPROTO;
     }
-    memcpy(&token, hello + HELLO_TOKEN, 8);
-    status = peer_open(link, hello);
-    ib_lock(&link->send_lock);
-    link->their_token = le64toh(token);
-    ib_unlock(&link->send_lock);
-    return status;
-}
-
-/* The handshake is complete. Returns 0 or an errno. */
-static int handshake_end(struct ib_link *link)
-{
-    struct ib_state *state = ib_state_of(link);
-    int status = hello_take(link);
+    int status = peer_open(link, hello);
     if (status == 0 && !link->dialled) {
         status = ib_token_make(link);
         if (status == 0)
-            status = hello_send(link);
+            status = hello_send(link, 0, true);
         if (status == 0)
             status = bmi_method_link_accepted(&link->base);
     }
@@ -391,11 +311,10 @@ static int handshake_end(struct ib_link *link)
     return 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-/* The connection has ended. A server that reads an opening and closes without an answer speaks
- * another protocol. */
+/* The connection has ended. A server that reads a hello and closes without an answer speaks another
+ * protocol. */
 static int ended(const struct ib_link *link)
 {
     const struct ib_handshake *handshake = link->handshake;
@@ -405,28 +324,25 @@ static int ended(const struct ib_link *link)
         return -ECONNREFUSED;
     bmi_method_log(BMI_LOG_WARN, &link->base,
                    "%s: %s closed the connection without an answer. Is it a server of this scheme?",
-                   ib_state_of(link)->kind->scheme, host_of(link));
+                   ib_state_of(link)->kind->scheme, ib_host_of(link));
     return -EPROTO;
 }
 
-/* Reads from the socket. Returns 1 if an opening or a hello is whole, 0 if not, or an errno. */
+/* Reads from the socket. Returns 1 if a hello is whole, 0 if not, or an errno. */
 static int bytes_read(struct ib_link *link)
 {
     struct ib_handshake *handshake = link->handshake;
-    uint32_t whole = handshake->opened ? HELLO_BYTES : OPENING_BYTES;
-    ssize_t got = recv(link->watch.fd, handshake->bytes + handshake->have, whole - handshake->have,
-                       MSG_DONTWAIT);
+    ssize_t got = recv(link->watch.fd, (char *)&handshake->hello + handshake->have,
+                       sizeof(handshake->hello) - handshake->have, MSG_DONTWAIT);
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : link->dialled ? -errno : -ECONNRESET;
     if (got == 0)
         return ended(link);
-    handshake->have += (uint32_t)got;
-    if (handshake->refused) {
-        handshake->have = 0;
+    if (handshake->refused)
         return 0;
-    }
-    int status = handshake->opened ? 0 : magic_check(link);
-    return status ? status : handshake->have == whole;
+    handshake->have += (uint32_t)got;
+    int status = start_check(link);
+    return status ? status : handshake->have == sizeof(handshake->hello);
 }
 
 void ib_handshake_read(struct ib_link *link)
@@ -434,11 +350,10 @@ void ib_handshake_read(struct ib_link *link)
     struct ib_handshake *handshake = link->handshake;
     int status = bytes_read(link);
     if (status == 1) {
-        struct ib_state *state = ib_state_of(link);
         handshake->have = 0;
-        ib_doorbell_reserve_lend(state->doorbell);
-        status = handshake->opened ? handshake_end(link) : opening_take(link);
-        ib_doorbell_reserve_take(state->doorbell);
+        status = hello_check(link, &handshake->hello);
+        if (status == 0)
+            status = handshake->opened ? second_take(link) : first_take(link);
     }
     if (status)
         handshake_fail(link, status);
@@ -451,14 +366,12 @@ int ib_handshake_start(struct ib_link *link)
         return -ENOMEM;
     int status = link->dialled ? endpoint_choose(link) : 0;
     if (status == 0 && link->dialled)
-        status = opening_send(link, 0);
+        status = hello_send(link, 0, false);
     if (status == 0)
         status = ib_exchange_watch(link, EPOLLIN | EPOLLRDHUP);
     if (status)
         return status;
-    ib_lock(&link->send_lock);
-    link->phase = IB_HANDSHAKE;
-    ib_unlock(&link->send_lock);
+    ib_phase_set(link, IB_HANDSHAKE);
     bmi_method_timer_set(&link->timer, (uint64_t)bmi_method_setting("connect_timeout_ms"));
     return 0;
 }

@@ -77,10 +77,11 @@ static void ib_stop(void *argument)
 {
     struct ib_state *state = argument;
     ib_listen_stop(state);
-    bmi_method_timer_clear(&state->retry);
-    while (state->links)
-        ib_link_cut(state->links);
+    while (state->links.next)
+        ib_link_cut(cds_hlist_entry(state->links.next, struct ib_link, listed));
     ib_blocked_flush(state, false);
+    ib_drain(state); /* messages for links that were cut: see link.c */
+    bmi_method_timer_clear(&state->retry);
     ib_fabric_close(state);
     ib_doorbell_free(state->doorbell);
     state->doorbell = NULL;

@@ -40,6 +40,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <urcu/hlist.h>
 
 #include "bmi/lock.h"
 #include "bmi/method.h"
@@ -70,7 +71,7 @@ void ib_signals_save(struct sigaction actions[IB_SIGNALS]);
 void ib_signals_restore(const struct sigaction actions[IB_SIGNALS]);
 
 enum {
-    IB_VERSION = 3, /* of the exchange, the doorbell's page, and the messages' prefix */
+    IB_VERSION = 4, /* of the exchange, the doorbell's page, and the messages' prefix */
     IB_PREFIX = 16, /* bytes before the frames of a message */
     IB_MESSAGE_BYTES =
         16384,           /* most bytes of a message: providers send these without a handshake */
@@ -81,6 +82,7 @@ enum {
     IB_BUFFERS_SHM = 24, /* the same over shm: one for each message between two passes */
     IB_QUEUE_SHM = 4096, /* room of the completion queue over shm */
     IB_BUFFER_BYTES = 256 << 10,
+    IB_BUFFER_ALIGNMENT = 4096,
     IB_NAME_BYTES = 128,      /* longest name of an endpoint */
     IB_HOST_BYTES = 64,       /* longest numeric host with its interface */
     IB_PROVIDER_BYTES = 64,   /* longest name of a provider */
@@ -111,6 +113,7 @@ enum ib_operation_kind {
 struct ib_operation {
     struct fi_context2 context; /* libfabric's */
     enum ib_operation_kind kind;
+    uint64_t token; /* of a message or piece: our token of its link */
 };
 
 /* A receive buffer: many messages arrive in it, one behind the other. */
@@ -125,7 +128,6 @@ struct ib_buffer {
 struct ib_slot {
     struct ib_operation operation;
     struct ib_slot *next; /* fabric_lock: list of free slots */
-    uint64_t token;       /* our token of the link that uses the slot */
     uint8_t *memory;
     void *descriptor; /* of its memory's registration */
 };
@@ -159,17 +161,14 @@ struct ib_peer {
 };
 
 struct ib_doorbell; /* doorbell.c: a wake-up flag in memory that two processes share */
+/* What a peer on the same host needs to open it. */
+struct ib_doorbell_record {
+    uint64_t number; /* 0: there is none */
+    int32_t process, fd;
+};
 struct ib_dial;
 struct ip_names;
 struct ib_handshake;
-struct ib_piece;
-
-/* Memory of the method, registered if the provider wants that. */
-struct ib_memory {
-    uint8_t *bytes;
-    size_t size;
-    struct fid_mr *registration; /* NULL: none is needed */
-};
 
 /* Constant once made, except for the fields of posted buffers. */
 struct ib_endpoint {
@@ -178,8 +177,9 @@ struct ib_endpoint {
     char host[IB_HOST_BYTES]; /* its local address, if the process has several endpoints */
     uint8_t name[IB_NAME_BYTES];
     size_t name_size;
-    int name_hold; /* see ib_provider_name_hold */
-    struct ib_memory memory;
+    int name_hold;               /* see ib_provider_name_hold */
+    uint8_t *memory;             /* of the buffers */
+    struct fid_mr *registration; /* of it; NULL: none is needed */
     uint32_t buffer_count;
     uint32_t unposted;           /* poller: buffers that could not be posted again yet */
     struct ib_operation reserve; /* poller: a receive whose resources serve to post a buffer */
@@ -211,8 +211,8 @@ struct ib_fabric {
     struct ib_slot *free_slots;
     uint32_t taken_slots;
     struct ib_slots *slots;
-    struct ib_piece *pieces; /* those that the network has not returned */
-    atomic_uint piece_count; /* of them, those of live links */
+    struct cds_hlist_head pieces; /* those that the network has not returned */
+    atomic_uint piece_count;      /* of them, those of live links */
 
     struct ib_endpoint *endpoints; /* poller */
 };
@@ -234,7 +234,7 @@ struct ib_state {
     struct bmi_registration_cache *cache;
 
     struct bmi_lock list_lock;
-    struct ib_link *links;             /* list_lock */
+    struct cds_hlist_head links;       /* list_lock */
     _Atomic(struct ib_link *) blocked; /* links whose next message found no room; referenced */
     struct bmi_deferred kick;          /* makes the poller flush the blocked links */
 
@@ -244,7 +244,6 @@ struct ib_state {
     struct ib_link **tokens; /* by index; NULL: free */
     uint32_t token_count;
     struct ib_peer *peers;
-    uint32_t idle_count; /* those without users */
     struct stream_acceptor acceptor;
     struct ip_names *names;
     atomic_int port; /* the first one listened on, 0: none */
@@ -259,13 +258,19 @@ enum ib_phase {
     IB_DOWN
 };
 
+/* What the exchange carries after the handshake. */
+enum ib_byte {
+    IB_BYTE_RING = 'r',     /* read your completion queue */
+    IB_BYTE_CONFIRMED = 'c' /* your end of stream has arrived, and so all your messages */
+};
+
 enum ib_closing { IB_OPEN, IB_CLOSE_LINGERING, IB_CLOSE_NOW };
 
 struct ib_link {
     struct bmi_link base;
-    struct bmi_watch watch; /* watch.fd is the exchange, -1: none. The poller changes it under
+    struct bmi_watch watch;       /* watch.fd is the exchange, -1: none. The poller changes it under
                                send_lock */
-    struct ib_link *list_next, **list_to_me; /* list_lock */
+    struct cds_hlist_node listed; /* list_lock */
     struct ib_link *blocked_next; /* of the thread that lists the link, then unlists it */
     struct bmi_deferred deferred; /* runs ib_link_step; referenced while `kicked` */
     atomic_bool kicked;
@@ -287,10 +292,9 @@ struct ib_link {
     uint32_t sequence_out;                           /* messages posted */
     int failure;                                     /* the error of a post; 0: none */
     enum ib_closing closing;                         /* as the core has requested */
-    uint8_t out[12]; /* bytes that the exchange's socket has not taken yet */
-    uint8_t out_size;
-    uint32_t pieces; /* held by the network */
-    uint32_t slots;  /* fabric_lock: the same, of messages */
+    bool bye_sent;                                   /* our end of stream was posted */
+    uint32_t pieces;                                 /* held by the network */
+    uint32_t slots;                                  /* fabric_lock: the same, of messages */
     bool wants_slot; /* fabric_lock: waits for one of its own slots */
     bool ready;      /* messages may go: we dialled, or the first message of the peer has come */
     uint32_t rung;   /* the peer's sleep for which we have rung last */
@@ -298,12 +302,9 @@ struct ib_link {
     /* poller */
     bool watched;
     bool dialled;
-    bool taken_down; /* its end is under way, or over */
-    bool bye_sent, bye_seen, done_sent;
-    bool room_watched; /* the exchange is watched for room */
-    uint8_t in_size;
-    uint8_t in[4];         /* the first bytes of a record of the exchange */
-    uint32_t bye_sequence; /* how many messages the other side sends before its end of stream */
+    bool taken_down;    /* its end is under way, or over */
+    bool bye_seen;      /* the other side's end of stream has arrived, and so all its messages */
+    bool bye_confirmed; /* the same of ours, as the other side says */
     int end_status;
     struct ib_dial *dial;           /* while dialling */
     struct ib_handshake *handshake; /* during the handshake */
@@ -330,6 +331,11 @@ static inline struct ib_state *ib_state_of(const struct ib_link *link)
     return link->base.state;
 }
 
+static inline const char *ib_host_of(const struct ib_link *link)
+{
+    return link->base.host ? link->base.host : "a peer";
+}
+
 static inline void ib_lock(struct bmi_lock *lock)
 {
     bmi_lock_take(lock);
@@ -344,19 +350,6 @@ static inline void ib_assert_locked(struct bmi_lock *lock)
 {
     assert(bmi_lock_held(lock));
     (void)lock;
-}
-
-static inline void ib_number_put(uint8_t *to, uint32_t number)
-{
-    number = htole32(number);
-    memcpy(to, &number, 4);
-}
-
-static inline uint32_t ib_number_get(const uint8_t *from)
-{
-    uint32_t number;
-    memcpy(&number, from, 4);
-    return le32toh(number);
 }
 
 static inline void ib_count(const struct ib_state *state, enum bmi_method_counter counter,
@@ -411,11 +404,6 @@ int ib_buffer_post_locked(struct ib_buffer *buffer);
 /* Posts a receive for a tag that no process sends to: a reserve of the resources that posting a
  * buffer needs. fabric_lock. */
 int ib_reserve_post_locked(struct ib_endpoint *endpoint);
-/* Maps memory of the method, and registers it if the provider wants that. Returns 0 or an errno;
- * ib_memory_unmap must be called in either case. fabric_lock, or no other thread knows the fabric.
- */
-int ib_memory_map_locked(struct ib_fabric *fabric, size_t size, struct ib_memory *memory);
-void ib_memory_unmap(struct ib_memory *memory);
 
 /* fabric.c: peers */
 /* Finds or adds the peer of that name, with one more user. Returns 0; -ENOMEM; -EADDRNOTAVAIL: the
@@ -432,8 +420,6 @@ int ib_error(ssize_t status);
 /* Sets the tcp method's socket options on the provider's connection to the link's peer, if that is
  * a TCP connection. Call it when the connection has taken a message. Any thread. */
 void ib_peer_settle(const struct ib_link *link);
-/* Whether these are the two ends of one TCP connection. */
-bool ib_sockets_joined(int one, int other);
 /* The numeric local host of a connection, with the interface where the address needs that. */
 int ib_socket_host(int fd, char *host, size_t size);
 /* Completes a peer's name with this host's interface if it is a link-local address, and logs a name
@@ -446,6 +432,8 @@ int ib_socket_peer_user(int fd, uid_t *user);
 /* progress.c */
 /* Reads the completion queue. Poller. */
 int ib_progress(void *state);
+/* Reads it until it is empty, or for a number of passes. Poller. */
+void ib_drain(struct ib_state *state);
 bool ib_arm(void *state);
 /* Lists the link as blocked: the poller flushes it when there is room. Any thread, send_lock. */
 void ib_link_block_locked(struct ib_link *link);
@@ -462,13 +450,15 @@ bool ib_link_hung_up(const struct ib_link *link);
  */
 void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *bytes, size_t size);
 bool ib_retract(struct bmi_link *base, void *owner);
-/* The link with this token of ours, or NULL. Poller. */
+/* The link with this token of ours; NULL: there is none any more. Poller. */
 struct ib_link *ib_token_find(const struct ib_state *state, uint64_t token);
 int ib_token_make(struct ib_link *link);
 void ib_token_drop(struct ib_link *link);
 
 /* link.c: a link's life */
 struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled);
+/* Poller, send_lock not held. */
+void ib_phase_set(struct ib_link *link, enum ib_phase phase);
 /* Frees a link that the core has not accepted. Poller. */
 void ib_link_forget(struct ib_link *link);
 /* Makes the poller call ib_link_step. Any thread, send_lock held or not. */
@@ -480,6 +470,12 @@ void ib_link_step(struct ib_link *link);
 void ib_link_open(struct ib_link *link);
 /* Makes the poller end the link. Any thread, send_lock not held. */
 void ib_link_fail(struct ib_link *link, int status);
+/* The other side's end of stream has arrived: confirms it, and answers with our own. Poller, no
+ * lock; the link may be gone at return. */
+void ib_bye_take(struct ib_link *link);
+/* Ends the link if both sides have confirmed the other's end of stream. Poller, no lock; the link
+ * may be gone at return. */
+void ib_bye_check(struct ib_link *link);
 /* Takes the link down; it may be gone at return. Poller, no lock. */
 void ib_link_end(struct ib_link *link, int status);
 /* The two halves of ib_link_end. After the first no thread queues, posts, or receives; false: that
@@ -501,11 +497,9 @@ void ib_dial_expired(struct ib_link *link);
 void ib_dial_free(struct ib_link *link);
 /* Watches the exchange for these events only. Returns 0 or an errno. */
 int ib_exchange_watch(struct ib_link *link, uint32_t events);
-/* Sends BYE, our end of stream, with the number of messages sent. Poller. */
-void ib_bye_send(struct ib_link *link);
-/* If the other side has sent BYE and all its messages have arrived: sends DONE, and ends the link
- * unless it lingers. Poller, no lock. */
-void ib_bye_check(struct ib_link *link);
+void ib_exchange_close(struct ib_link *link);
+/* Sends a byte of enum ib_byte. Poller, or send_lock. */
+void ib_byte_send(const struct ib_link *link, char byte);
 /* Wakes the other side through the exchange if it sleeps and its provider has no descriptor to wait
  * on. send_lock. */
 void ib_ring_locked(struct ib_link *link);
@@ -517,12 +511,14 @@ int ib_handshake_start(struct ib_link *link);
 void ib_handshake_read(struct ib_link *link);
 void ib_handshake_expired(struct ib_link *link);
 /* Sends the other side the reason why the link ends before it is up. Poller. */
-void ib_handshake_refuse(struct ib_link *link, int status);
+void ib_handshake_refuse(const struct ib_link *link, int status);
 void ib_handshake_free(struct ib_link *link);
 
 /* send.c */
 void ib_send(struct bmi_link *base, struct bmi_frame *frames);
 void ib_flush(struct bmi_link *base);
+/* Whether messages and puts may be posted. send_lock. */
+bool ib_may_send_locked(const struct ib_link *link);
 bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], const void *body,
                  size_t bytes);
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement);
@@ -534,6 +530,9 @@ bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *
 /* Registers memory, with a random key if we choose keys. fabric_lock. */
 int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size_t size,
                               uint64_t access, struct fid_mr **region);
+/* The same for memory of the method's own, if the provider wants that. */
+int ib_region_own_locked(struct ib_fabric *fabric, const void *memory, size_t size,
+                         struct fid_mr **region);
 int ib_memory_start(struct ib_state *state);
 /* Ends all registrations; memory of BMI_memalloc remains as plain memory. */
 void ib_memory_stop(struct ib_state *state);
@@ -550,10 +549,9 @@ void ib_transfers_post_locked(struct ib_link *link);
 bool ib_reads_allowed(void);
 /* Continues the link's gets by process_vm_readv. Poller, no lock. */
 void ib_transfers_read(struct ib_link *link);
-/* The link that waits for the piece, or NULL. Poller. */
-struct ib_link *ib_piece_link(struct ib_operation *operation);
-/* Handles a piece that the network has returned. Poller, no lock. */
-void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status);
+/* Handles a piece that the network has returned. NULL: its link has gone. Poller, no lock. */
+void ib_piece_done(struct ib_state *state, struct ib_link *link, struct ib_operation *operation,
+                   int status);
 /* Ends, with the status, transfers that were not posted, and if `all` also those that the network
  * has not returned. Reports them to the core. Poller, no lock. */
 void ib_transfers_fail(struct ib_link *link, int status, bool all);
@@ -564,16 +562,12 @@ void ib_pieces_free(struct ib_state *state);
 
 /* doorbell.c */
 int ib_doorbell_make(struct ib_doorbell **doorbell);
-/* Outputs the record that the other side opens the page by. It is made anew each time, since a
- * forked child continues with its parent's page. */
-void ib_doorbell_record(const struct ib_doorbell *doorbell, uint8_t record[16]);
+/* The record that the other side opens the page by. It is made anew each time, since a forked child
+ * continues with its parent's page. */
+struct ib_doorbell_record ib_doorbell_record(const struct ib_doorbell *doorbell);
 /* Opens the peer's from its record; NULL: it has none. Returns 0 or an errno. */
-int ib_doorbell_open(const uint8_t record[16], struct ib_doorbell **doorbell);
+int ib_doorbell_open(const struct ib_doorbell_record *record, struct ib_doorbell **doorbell);
 void ib_doorbell_free(struct ib_doorbell *doorbell);
-/* Mapping a peer's page, or the provider's memory, needs a descriptor for a moment. Our own
- * doorbell keeps one in reserve for that, and lends it. NULL: none is needed. Poller. */
-void ib_doorbell_reserve_take(struct ib_doorbell *doorbell);
-void ib_doorbell_reserve_lend(struct ib_doorbell *doorbell);
 /* Shows that the poller is about to sleep, or is awake. Poller. */
 void ib_doorbell_sleep(struct ib_doorbell *doorbell, bool asleep);
 /* Whether the peer sleeps and was not rung for this sleep; if so `rung` records the sleep. Call it

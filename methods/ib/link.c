@@ -8,6 +8,11 @@
  * the program's memory, closes the exchange, and returns frames and transfers that were not posted.
  * When the network has returned the pieces of transfers, or after IB_TRANSFER_WAIT_MS, it reports
  * link_down and drops the method's reference. A pending kick holds a reference of its own.
+ *
+ * A link ends in order when both sides have sent their end of stream, a message without frames, and
+ * both have confirmed the other's over the exchange. The side that is asked to close sends its own
+ * first; the other one answers. After that no message is on its way: libfabric 1.17's rxm crashes
+ * if one arrives over verbs while its connection is being closed.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -45,26 +50,6 @@ static void link_expired(struct bmi_timer *timer)
         link_finish(link);
 }
 
-static void list_insert(struct ib_state *state, struct ib_link *link)
-{
-    ib_lock(&state->list_lock);
-    link->list_next = state->links;
-    link->list_to_me = &state->links;
-    if (state->links)
-        state->links->list_to_me = &link->list_next;
-    state->links = link;
-    ib_unlock(&state->list_lock);
-}
-
-static void list_remove(struct ib_state *state, struct ib_link *link)
-{
-    ib_lock(&state->list_lock);
-    *link->list_to_me = link->list_next;
-    if (link->list_next)
-        link->list_next->list_to_me = link->list_to_me;
-    ib_unlock(&state->list_lock);
-}
-
 struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled)
 {
     struct ib_link *link = calloc(1, sizeof(*link));
@@ -78,8 +63,17 @@ struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled)
     link->dialled = dialled;
     link->deferred.run = link_deferred;
     link->timer.expired = link_expired;
-    list_insert(state, link);
+    ib_lock(&state->list_lock);
+    cds_hlist_add_head(&link->listed, &state->links);
+    ib_unlock(&state->list_lock);
     return link;
+}
+
+void ib_phase_set(struct ib_link *link, enum ib_phase phase)
+{
+    ib_lock(&link->send_lock);
+    link->phase = phase;
+    ib_unlock(&link->send_lock);
 }
 
 /* Releases the objects that a link shares with others. */
@@ -97,12 +91,14 @@ static void link_release(struct ib_link *link)
     if (peer)
         ib_peer_put(state, peer);
     ib_doorbell_free(doorbell);
-    list_remove(state, link);
+    ib_lock(&state->list_lock);
+    cds_hlist_del(&link->listed);
+    ib_unlock(&state->list_lock);
     bmi_link_unref(&link->base);
 }
 
 /* Makes the close visible to the other side before the program has its lent memory back: a process
- * that reads the memory (move_read) checks for the close afterwards. Within a host that takes a
+ * that reads the memory (part_read) checks for the close afterwards. Within a host that takes a
  * moment. If the socket is full, the end would wait behind its bytes: then the close sends a reset.
  */
 static void exchange_shut(const struct ib_link *link)
@@ -120,27 +116,18 @@ static void exchange_shut(const struct ib_link *link)
     setsockopt(link->watch.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 }
 
-static void exchange_close(struct ib_link *link)
+static void exchange_end(struct ib_link *link)
 {
     exchange_shut(link);
     ib_dial_free(link);
     ib_handshake_free(link);
-    if (link->watched)
-        bmi_method_watch_remove(&link->watch);
-    link->watched = false;
-    ib_lock(&link->send_lock);
-    if (link->watch.fd >= 0)
-        close(link->watch.fd);
-    link->watch.fd = -1;
-    ib_unlock(&link->send_lock);
+    ib_exchange_close(link);
 }
 
 void ib_link_forget(struct ib_link *link)
 {
-    ib_lock(&link->send_lock);
-    link->phase = IB_DOWN;
-    ib_unlock(&link->send_lock);
-    exchange_close(link);
+    ib_phase_set(link, IB_DOWN);
+    exchange_end(link);
     link_release(link);
 }
 
@@ -202,7 +189,7 @@ void ib_link_step(struct ib_link *link)
     } else if (closing == IB_CLOSE_LINGERING && idle && phase != IB_UP) {
         ib_link_end(link, 0);
     } else if (closing == IB_CLOSE_LINGERING && idle) {
-        ib_bye_send(link);
+        ib_flush(&link->base); /* sends the end of stream */
     } else if (phase == IB_NEW) {
         ib_dial_start(link);
     }
@@ -254,13 +241,12 @@ static void give_back_frames(struct ib_link *link)
 static void link_finish(struct ib_link *link)
 {
     int status = link->end_status;
+    ib_token_drop(link); /* what the network returns from now on is no link's */
     ib_transfers_fail(link, status ? status : -ECONNRESET, true);
     give_back_frames(link);
     if (status)
         ib_count(ib_state_of(link), BMI_COUNT_LINKS_FAILED, 1);
-    ib_lock(&link->send_lock);
-    link->phase = IB_DOWN;
-    ib_unlock(&link->send_lock);
+    ib_phase_set(link, IB_DOWN);
     bmi_method_link_down(&link->base, status);
     ib_transfers_fail(link, status ? status : -ECONNRESET, true);
     give_back_frames(link); /* frames of a thread that sent before it could know of the end */
@@ -270,7 +256,7 @@ static void link_finish(struct ib_link *link)
 void ib_link_take_down(struct ib_link *link)
 {
     link->taken_down = true;
-    exchange_close(link);
+    exchange_end(link);
     ib_lock(&link->receive_lock);
     link->body_left = 0;
     link->sink.owner = NULL;
@@ -289,13 +275,13 @@ void ib_link_take_down(struct ib_link *link)
 }
 
 /* Whether bytes may be on their way to memory that the program has back after link_down. A peer
- * that closes in order has finished all its transfers. */
+ * that has sent its end of stream has finished all its transfers. */
 static bool has_to_be_cut(struct ib_link *link)
 {
-    if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks || link->done_sent)
+    if (!link->peer || link->peer->broken || !ib_state_of(link)->fabric->breaks)
         return false;
     ib_lock(&link->send_lock);
-    bool any = link->pieces > 0 || atomic_load(&link->exposed) > 0;
+    bool any = link->pieces > 0 || (atomic_load(&link->exposed) > 0 && !link->bye_seen);
     ib_unlock(&link->send_lock);
     return any;
 }
@@ -309,6 +295,28 @@ void ib_link_end(struct ib_link *link, int status)
                       link->end_status ? link->end_status : -ECONNRESET);
     else
         ib_link_take_down(link);
+}
+
+void ib_bye_check(struct ib_link *link)
+{
+    ib_lock(&link->send_lock);
+    bool sent = link->bye_sent;
+    ib_unlock(&link->send_lock);
+    if (link->bye_confirmed && !sent)
+        ib_link_end(link, -EPROTO);
+    else if (link->bye_confirmed && link->bye_seen)
+        ib_link_end(link, 0);
+}
+
+void ib_bye_take(struct ib_link *link)
+{
+    ib_lock(&link->send_lock);
+    if (link->closing == IB_OPEN)
+        link->closing = IB_CLOSE_LINGERING;
+    ib_unlock(&link->send_lock);
+    ib_byte_send(link, IB_BYTE_CONFIRMED);
+    ib_flush(&link->base); /* sends our own, perhaps after other frames */
+    ib_bye_check(link);
 }
 
 void ib_link_cut(struct ib_link *link)

@@ -26,21 +26,14 @@ enum { KEY_TRIES = 8 };
 struct ib_exposed {
     uint64_t since_ms; /* time of the first release while the peer may be writing; 0: none */
     uint32_t count;
-    struct {
-        void *memory;
-        size_t size;
-        struct fid_mr *exact;                  /* of our own, or */
+    struct segment {
+        struct iovec memory;
+        void *exact;                           /* a registration of our own, or */
         struct bmi_registration *registration; /* the cache's */
     } segments[];
 };
 
-/* ---- registering ------------------------------------------------------------------------------
- */
-
-static uint64_t access_all(void)
-{
-    return FI_REMOTE_WRITE | FI_REMOTE_READ | FI_WRITE | FI_READ;
-}
+/* ---- registering ----------------------------------------------------------------------------- */
 
 int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size_t size,
                               uint64_t access, struct fid_mr **region)
@@ -57,14 +50,23 @@ int ib_region_register_locked(struct ib_fabric *fabric, const void *memory, size
     return status ? ib_error(status) : 0;
 }
 
-/* The cache calls it with its own lock held; fabric_lock is taken within. */
+int ib_region_own_locked(struct ib_fabric *fabric, const void *memory, size_t size,
+                         struct fid_mr **region)
+{
+    return fabric->local_memory
+               ? ib_region_register_locked(fabric, memory, size, FI_SEND | FI_RECV, region)
+               : 0;
+}
+
+/* Registers the program's memory. The cache calls it with its own lock held. */
 static int cache_enter(void *owner, uintptr_t address, size_t length, void **handle)
 {
     struct ib_state *state = owner;
     struct fid_mr *region = NULL;
     ib_lock(&state->fabric_lock);
-    int status = ib_region_register_locked(state->fabric, (const void *)address, length,
-                                           access_all(), &region);
+    int status =
+        ib_region_register_locked(state->fabric, (const void *)address, length,
+                                  FI_REMOTE_WRITE | FI_REMOTE_READ | FI_WRITE | FI_READ, &region);
     ib_unlock(&state->fabric_lock);
     *handle = region;
     return status;
@@ -87,58 +89,41 @@ int ib_memory_start(struct ib_state *state)
     return bmi_method_cache_create(state->method, &registrar, state, &state->cache);
 }
 
-/* ---- for the other side ------------------------------------------------------------------------
- */
+/* ---- for the other side ---------------------------------------------------------------------- */
 
-static int segment_enter(struct ib_state *state, struct ib_exposed *exposed, uint32_t index,
-                         struct bmi_region *region)
+static int segment_enter(struct ib_state *state, struct segment *segment, struct bmi_region *region)
 {
     const struct ib_fabric *fabric = state->fabric;
-    uint8_t *memory = exposed->segments[index].memory;
-    size_t size = exposed->segments[index].size;
-    struct fid_mr *handle = NULL;
-    uintptr_t start = (uintptr_t)memory;
-    int status;
-
-    if (state->reads) {
-        *region = (struct bmi_region){.address = start, .length = size};
+    uintptr_t address = (uintptr_t)segment->memory.iov_base, start = address;
+    size_t size = segment->memory.iov_len;
+    *region = (struct bmi_region){.address = address, .length = size};
+    if (state->reads)
         return 0;
-    }
-    if (fabric->real_registration) {
-        struct bmi_registration *registration;
-        status = bmi_method_cache_get(state->cache, memory, size, &registration);
-        if (status)
-            return status;
-        exposed->segments[index].registration = registration;
-        handle = registration->handle;
-        start = registration->address;
-    } else {
-        ib_lock(&state->fabric_lock);
-        status = ib_region_register_locked(state->fabric, memory, size, access_all(), &handle);
-        ib_unlock(&state->fabric_lock);
-        if (status)
-            return status;
-        exposed->segments[index].exact = handle;
+    int status = fabric->real_registration
+                     ? bmi_method_cache_get(state->cache, segment->memory.iov_base, size,
+                                            &segment->registration)
+                     : cache_enter(state, address, size, &segment->exact);
+    if (status)
+        return status;
+    if (fabric->real_registration)
+        start = segment->registration->address;
+    else
         ib_count(state, BMI_COUNT_REGISTRATIONS, 1);
-    }
-    region->address = fabric->virtual_addresses ? (uintptr_t)memory : (uintptr_t)memory - start;
-    region->length = size;
-    region->key = fi_mr_key(handle);
+    if (!fabric->virtual_addresses)
+        region->address -= start;
+    region->key = fi_mr_key(segment->exact ? segment->exact : segment->registration->handle);
     return 0;
 }
 
 static void exposed_free(struct ib_state *state, struct ib_exposed *exposed)
 {
     for (uint32_t i = 0; i < exposed->count; i++) {
-        struct fid_mr *exact = exposed->segments[i].exact;
-        if (exact) {
-            ib_lock(&state->fabric_lock);
-            fi_close(&exact->fid);
-            ib_unlock(&state->fabric_lock);
-        }
-        if (exposed->segments[i].registration)
-            bmi_method_cache_put(state->cache, exposed->segments[i].registration,
-                                 exposed->segments[i].memory, exposed->segments[i].size);
+        const struct segment *at = &exposed->segments[i];
+        if (at->exact)
+            cache_leave(state, 0, 0, at->exact);
+        if (at->registration)
+            bmi_method_cache_put(state->cache, at->registration, at->memory.iov_base,
+                                 at->memory.iov_len);
     }
     free(exposed);
 }
@@ -159,10 +144,8 @@ int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct b
         return -ENOMEM;
     int status = 0;
     for (size_t i = 0; i < segments && status == 0; i++) {
-        exposed->segments[i].memory = window[i].iov_base;
-        exposed->segments[i].size = window[i].iov_len;
-        exposed->count = (uint32_t)i + 1;
-        status = segment_enter(state, exposed, (uint32_t)i, &regions[i]);
+        exposed->segments[exposed->count++].memory = window[i];
+        status = segment_enter(state, &exposed->segments[i], &regions[i]);
     }
     if (status) {
         bmi_method_log(BMI_LOG_DEBUG, base, "%s: memory is not registered: %s; going by messages",
@@ -200,8 +183,7 @@ bool ib_release(struct bmi_link *base, void *handle, bool wait)
     return true;
 }
 
-/* ---- BMI_memalloc ------------------------------------------------------------------------------
- */
+/* ---- BMI_memalloc ---------------------------------------------------------------------------- */
 
 /* Memory of BMI_memalloc: registered until it is freed or the method stops. */
 struct ib_allocation {

@@ -11,6 +11,8 @@
  * If the provider reports sources, each message must come from the endpoint that the link's
  * handshake named: no process can send in another's name, or cause another's link to be cut.
  *
+ * A message without frames is the end of stream, the last one of its side (link.c).
+ *
  * A header is never cut; a body may continue in later messages. Messages lie in our buffers, which
  * no process writes while they are read, and bodies are copied out of them.
  */
@@ -159,12 +161,15 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
     int status = 0;
     bool shown = shown_to_core(link);
     ib_lock(&link->receive_lock);
-    if (sequence != link->sequence_in) {
+    if (link->bye_seen) {
+        status = -EPROTO;
+    } else if (sequence != link->sequence_in) {
         bmi_method_log(BMI_LOG_WARN, &link->base, "%s: message %u came where %u was due",
                        ib_state_of(link)->kind->scheme, sequence, link->sequence_in);
         status = -ECONNRESET;
     } else {
         link->sequence_in++;
+        link->bye_seen = size == 0;
         if (shown)
             status = frames_take_locked(link, at, size);
     }
@@ -194,7 +199,8 @@ static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8
         ib_link_end(link, status);
     } else {
         ready_set(link);
-        ib_bye_check(link);
+        if (link->bye_seen)
+            ib_bye_take(link);
     }
 }
 
@@ -207,7 +213,7 @@ static void source_refuse(struct ib_link *link)
 {
     bmi_method_log(BMI_LOG_WARN, &link->base,
                    "%s: %s named one endpoint in its handshake, and sends from another",
-                   ib_state_of(link)->kind->scheme, link->base.host ? link->base.host : "a peer");
+                   ib_state_of(link)->kind->scheme, ib_host_of(link));
     ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
     ib_link_end(link, -EPROTO);
 }

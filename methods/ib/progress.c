@@ -58,40 +58,40 @@ static bool untold(struct ib_state *state)
 }
 
 /* If so, sets the timer for a retry. */
-static void retry_set(struct ib_state *state)
+static void retry_set(struct ib_state *state, uint32_t ms)
 {
     if (state->retry_ms > 0 || !untold(state))
         return;
-    state->retry_ms = IB_RETRY_LEAST_MS;
+    state->retry_ms = ms < IB_RETRY_MOST_MS ? ms : IB_RETRY_MOST_MS;
     bmi_method_timer_set(&state->retry, state->retry_ms);
 }
 
 void ib_kicked(struct bmi_deferred *deferred)
 {
-    retry_set(ib_container(deferred, struct ib_state, kick));
+    retry_set(ib_container(deferred, struct ib_state, kick), IB_RETRY_LEAST_MS);
 }
 
 void ib_retry_expired(struct bmi_timer *timer)
 {
     struct ib_state *state = ib_container(timer, struct ib_state, retry);
-    uint32_t next = state->retry_ms * 2;
     int events = ib_progress(state);
+    uint32_t next = events > 0 ? IB_RETRY_LEAST_MS : state->retry_ms * 2;
     ib_blocked_flush(state, true);
     state->retry_ms = 0;
-    if (!untold(state))
-        return;
-    if (events > 0)
-        next = IB_RETRY_LEAST_MS;
-    state->retry_ms = next < IB_RETRY_MOST_MS ? next : IB_RETRY_MOST_MS;
-    bmi_method_timer_set(&state->retry, state->retry_ms);
+    retry_set(state, next);
 }
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-static void slot_done(struct ib_state *state, struct ib_slot *slot, int status)
+/* The network has returned a message or a piece. */
+static void operation_done(struct ib_state *state, struct ib_operation *operation, int status)
 {
-    struct ib_link *link = ib_token_find(state, slot->token);
-    bool wanted = ib_slot_back(state, link, slot);
+    struct ib_link *link = ib_token_find(state, operation->token);
+    if (operation->kind == IB_OPERATION_PIECE) {
+        ib_piece_done(state, link, operation, status);
+        return;
+    }
+    bool wanted = ib_slot_back(state, link, ib_container(operation, struct ib_slot, operation));
     if (link && status)
         ib_link_end(link, status);
     else if (wanted)
@@ -151,10 +151,8 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
             buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
         break;
     case IB_OPERATION_SEND:
-        slot_done(state, ib_container(operation, struct ib_slot, operation), 0);
-        break;
     case IB_OPERATION_PIECE:
-        ib_piece_done(state, operation, 0);
+        operation_done(state, operation, 0);
         break;
     case IB_OPERATION_RESERVE: /* another process sends to tags */
         ib_container(operation, struct ib_endpoint, reserve)->reserve_posted = false;
@@ -181,14 +179,6 @@ static bool error_read(struct ib_state *state, struct fi_cq_err_entry *error, ch
     return got == 1;
 }
 
-/* The link of the operation; NULL: it has none, or that link has gone. */
-static struct ib_link *operation_link(const struct ib_state *state, struct ib_operation *operation)
-{
-    if (operation->kind == IB_OPERATION_SEND)
-        return ib_token_find(state, ib_container(operation, struct ib_slot, operation)->token);
-    return operation->kind == IB_OPERATION_PIECE ? ib_piece_link(operation) : NULL;
-}
-
 bool ib_link_hung_up(const struct ib_link *link)
 {
     struct pollfd polled = {.fd = link->watch.fd, .events = POLLRDHUP};
@@ -199,16 +189,13 @@ bool ib_link_hung_up(const struct ib_link *link)
  * (EIO) fails with ECONNRESET instead. */
 static void operation_fail(struct ib_state *state, struct ib_operation *operation, int status)
 {
-    struct ib_link *link = operation_link(state, operation);
+    struct ib_link *link = ib_token_find(state, operation->token);
     struct ib_peer *peer = link && state->fabric->breaks ? link->peer : NULL;
     if (status == -EIO && link && ib_link_hung_up(link))
         status = -ECONNRESET;
     if (peer)
         peer->users++;
-    if (operation->kind == IB_OPERATION_SEND)
-        slot_done(state, ib_container(operation, struct ib_slot, operation), status);
-    else
-        ib_piece_done(state, operation, status);
+    operation_done(state, operation, status);
     if (peer) {
         ib_peer_break(state, peer, status);
         ib_peer_put(state, peer);
@@ -282,8 +269,15 @@ int ib_progress(void *argument)
     /* Over shm no completion reports room. */
     if ((events > 0 || state->doorbell) && atomic_load(&state->blocked))
         ib_blocked_flush(state, true);
-    retry_set(state);
+    retry_set(state, IB_RETRY_LEAST_MS);
     return events;
+}
+
+void ib_drain(struct ib_state *state)
+{
+    enum { PASSES = 256 };
+    for (int i = 0; i < PASSES && ib_progress(state) > 0; i++)
+        continue;
 }
 
 void ib_wait_ready(struct bmi_watch *watch, uint32_t events)

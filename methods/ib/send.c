@@ -27,9 +27,6 @@ void ib_send(struct bmi_link *base, struct bmi_frame *frames)
     ib_unlock(&link->send_lock);
 }
 
-/* ---- withdrawing ------------------------------------------------------------------------------
- */
-
 bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct ib_link *link = ib_link_of(base);
@@ -44,8 +41,7 @@ bool ib_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_fram
     return found;
 }
 
-/* ---- messages ---------------------------------------------------------------------------------
- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* Fills a message from the front of the queue, which stays as it is. Returns its size. */
 static size_t message_fill_locked(struct ib_link *link, uint8_t *memory)
@@ -78,8 +74,7 @@ static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
     memcpy(memory + 12, &length, 4);
 }
 
-/* ---- slots ------------------------------------------------------------------------------------
- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 /* Whether the link may have one more slot, and there is one. It may always have a first one; more
  * only while fewer than IB_SLOTS are taken, and IB_LINK_SLOTS at most. */
@@ -107,7 +102,7 @@ static int slot_take(struct ib_link *link, struct ib_slot **out)
         fabric->free_slots = (*out)->next;
         fabric->taken_slots++;
         link->slots++;
-        (*out)->token = link->token;
+        (*out)->operation.token = link->token;
     }
     ib_unlock(&state->fabric_lock);
     return status;
@@ -133,61 +128,40 @@ bool ib_slot_back(struct ib_state *state, struct ib_link *link, struct ib_slot *
     return wanted;
 }
 
-/* ---- posting ----------------------------------------------------------------------------------
- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
-/* Posts a message: one in a slot is sent from there, another one is copied at once. Returns 0,
- * -EAGAIN, or another errno; after 0 the network has the slot. fabric_lock. */
-static int message_hand_locked(struct ib_link *link, struct ib_slot *slot, uint8_t *memory,
-                               size_t size)
-{
-    struct ib_state *state = ib_state_of(link);
-    ssize_t status;
-
-    prefix_write(link, memory, size);
-    if (slot)
-        status = fi_send(link->endpoint->id, memory, size, slot->descriptor, link->peer->address,
-                         &slot->operation.context);
-    else
-        status = fi_inject(link->endpoint->id, memory, size, link->peer->address);
-    if (status) {
-        link->peer->doubtful = link->endpoint;
-        return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
-    }
-    link->sequence_out++;
-    ib_count(state, BMI_COUNT_WRITES, 1);
-    ib_count(state, BMI_COUNT_BYTES_SENT, (int64_t)size);
-    return 0;
-}
-
+/* Posts a message in a slot. A small one is copied at once, and needs no slot (NULL). Returns 0,
+ * -EAGAIN, or another errno. The slot is free again unless the network needs it. */
 static int message_post(struct ib_link *link, struct ib_slot *slot, uint8_t *memory, size_t size)
 {
     struct ib_state *state = ib_state_of(link);
-    ib_assert_locked(&link->send_lock);
-    ib_lock(&state->fabric_lock);
-    int status = message_hand_locked(link, slot, memory, size);
-    ib_unlock(&state->fabric_lock);
-    if (status == 0)
-        ib_peer_settle(link);
-    return status;
-}
-
-/* Posts the message in a slot. The slot is free again unless the network needs it. */
-static int slot_post(struct ib_link *link, struct ib_slot *slot, size_t size)
-{
-    struct ib_state *state = ib_state_of(link);
     bool inject = size <= state->fabric->inject_max;
-    int status = message_post(link, inject ? NULL : slot, slot->memory, size);
-    if (status || inject) {
-        ib_lock(&state->fabric_lock);
+    ssize_t status;
+
+    ib_assert_locked(&link->send_lock);
+    prefix_write(link, memory, size);
+    ib_lock(&state->fabric_lock);
+    if (inject)
+        status = fi_inject(link->endpoint->id, memory, size, link->peer->address);
+    else
+        status = fi_send(link->endpoint->id, memory, size, slot->descriptor, link->peer->address,
+                         &slot->operation.context);
+    if (status)
+        link->peer->doubtful = link->endpoint;
+    if (slot && (status || inject))
         slot_give_locked(state->fabric, link, slot);
-        ib_unlock(&state->fabric_lock);
-    }
-    return status;
+    ib_unlock(&state->fabric_lock);
+    if (status)
+        return ib_error(status);
+    link->sequence_out++;
+    ib_count(state, BMI_COUNT_WRITES, 1);
+    ib_count(state, BMI_COUNT_BYTES_SENT, (int64_t)size);
+    ib_peer_settle(link);
+    return 0;
 }
 
-/* Sends one message from the front of the queue. Appends complete frames to the chain.
- * Returns 0, WAITS, -EAGAIN, or another errno. */
+/* Sends one message from the front of the queue; from an empty one the end of stream. Appends
+ * complete frames to the chain. Returns 0, WAITS, -EAGAIN, or another errno. */
 static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
 {
     struct ib_state *state = ib_state_of(link);
@@ -197,17 +171,26 @@ static int message_send_locked(struct ib_link *link, struct bmi_frame ***done)
     if (status)
         return status;
     size_t size = message_fill_locked(link, slot->memory);
-    status = slot_post(link, slot, size);
+    status = message_post(link, slot, slot->memory, size);
     if (status)
         return status;
+    link->bye_sent = size == IB_PREFIX;
     *done = bmi_frame_queue_sent(&link->queue, size - IB_PREFIX, *done, &frames);
     ib_count(state, BMI_COUNT_FRAMES_SENT, frames);
     return 0;
 }
 
-static bool may_send_locked(const struct ib_link *link)
+bool ib_may_send_locked(const struct ib_link *link)
 {
-    return link->phase == IB_UP && link->ready && !link->failure && link->closing != IB_CLOSE_NOW;
+    return link->phase == IB_UP && link->ready && !link->failure && !link->bye_sent &&
+           link->closing != IB_CLOSE_NOW;
+}
+
+/* Whether a message is to be sent: frames, or at the end of a link the end of stream. */
+static bool message_is_due_locked(const struct ib_link *link)
+{
+    bool ends = link->closing == IB_CLOSE_LINGERING && !link->transfers;
+    return (link->queue.first || ends) && ib_may_send_locked(link);
 }
 
 void ib_flush(struct bmi_link *base)
@@ -218,9 +201,9 @@ void ib_flush(struct bmi_link *base)
     bool any = false;
 
     ib_lock(&link->send_lock);
-    if (may_send_locked(link))
+    if (ib_may_send_locked(link))
         ib_transfers_post_locked(link);
-    while (status == 0 && link->queue.first && may_send_locked(link)) {
+    while (status == 0 && message_is_due_locked(link)) {
         status = message_send_locked(link, &done_end);
         any |= status == 0;
     }
@@ -230,7 +213,7 @@ void ib_flush(struct bmi_link *base)
         ib_link_block_locked(link);
     else if (status < 0)
         link->failure = status;
-    bool kick = link->failure || (link->closing != IB_OPEN && !link->queue.first);
+    bool kick = link->failure;
     ib_unlock(&link->send_lock);
 
     if (done)
@@ -250,7 +233,7 @@ bool ib_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
     memcpy(memory + IB_PREFIX, header, BMI_FRAME_SHORT);
     memcpy(memory + IB_PREFIX + BMI_FRAME_SHORT, body, bytes);
     ib_lock(&link->send_lock);
-    bool sent = may_send_locked(link) && link->closing == IB_OPEN && !link->queue.first &&
+    bool sent = ib_may_send_locked(link) && link->closing == IB_OPEN && !link->queue.first &&
                 size <= state->fabric->inject_max && message_post(link, NULL, memory, size) == 0;
     if (sent)
         ib_ring_locked(link);

@@ -33,12 +33,10 @@ static bool name_read(union ip_socket_address *to, const uint8_t *name, size_t s
 
 static bool same_place(const union ip_socket_address *one, const union ip_socket_address *other)
 {
-    char one_host[INET6_ADDRSTRLEN], other_host[INET6_ADDRSTRLEN];
-    if (ip_socket_address_port(one) != ip_socket_address_port(other))
-        return false;
-    ip_socket_address_host(one, one_host, sizeof(one_host));
-    ip_socket_address_host(other, other_host, sizeof(other_host));
-    return strcmp(one_host, other_host) == 0;
+    uint8_t ones[IP_ADDRESS_BYTES], others[IP_ADDRESS_BYTES];
+    ip_socket_address_bytes(one, ones);
+    ip_socket_address_bytes(other, others);
+    return memcmp(ones, others, sizeof(ones)) == 0;
 }
 
 /* Returns false if the descriptor is no connected socket of IP. */
@@ -58,13 +56,6 @@ static bool is_the_providers(int fd, const union ip_socket_address *ours,
 {
     union ip_socket_address here, there;
     return ends_read(fd, &here, &there) && (same_place(&here, ours) || same_place(&there, theirs));
-}
-
-bool ib_sockets_joined(int one, int other)
-{
-    union ip_socket_address here, there, others_here, others_there;
-    return ends_read(one, &here, &there) && ends_read(other, &others_here, &others_there) &&
-           same_place(&here, &others_there) && same_place(&there, &others_here);
 }
 
 int ib_socket_host(int fd, char *host, size_t size)
@@ -104,13 +95,13 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
     return 0;
 }
 
-/* ---- the user of a peer -----------------------------------------------------------------------
- */
+/* ---- the user of a peer ---------------------------------------------------------------------- */
 
 /* Asks the kernel about the TCP socket with these ends. The structures are the kernel's. */
 static int socket_ask(int netlink, const union ip_socket_address *here,
                       const union ip_socket_address *there)
 {
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff}; /* begins an IPv4 host */
     struct {
         struct nlmsghdr header;
         struct inet_diag_req_v2 body;
@@ -122,16 +113,16 @@ static int socket_ask(int netlink, const union ip_socket_address *here,
                           .id = {.idiag_sport = htons(ip_socket_address_port(here)),
                                  .idiag_dport = htons(ip_socket_address_port(there)),
                                  .idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}}};
-    char host[INET6_ADDRSTRLEN];
-    ip_socket_address_host(here, host, sizeof(host));
-    bool ipv4 = inet_pton(AF_INET, host, request.body.id.idiag_src) == 1;
+    uint8_t ends[2][IP_ADDRESS_BYTES];
+    ip_socket_address_bytes(here, ends[0]);
+    ip_socket_address_bytes(there, ends[1]);
+    bool ipv4 = memcmp(ends[0], mapped, sizeof(mapped)) == 0;
+    size_t skipped = ipv4 ? sizeof(mapped) : 0, size = sizeof(struct in6_addr) - skipped;
     request.body.sdiag_family = ipv4 ? AF_INET : AF_INET6;
-    if (!ipv4) {
-        inet_pton(AF_INET6, host, request.body.id.idiag_src);
+    memcpy(request.body.id.idiag_src, ends[0] + skipped, size);
+    memcpy(request.body.id.idiag_dst, ends[1] + skipped, size);
+    if (!ipv4)
         request.body.id.idiag_if = here->ipv6.sin6_scope_id;
-    }
-    ip_socket_address_host(there, host, sizeof(host));
-    inet_pton(ipv4 ? AF_INET : AF_INET6, host, request.body.id.idiag_dst);
     return send(netlink, &request, sizeof(request), 0) < 0 ? -errno : 0;
 }
 
@@ -169,8 +160,7 @@ int ib_socket_peer_user(int fd, uid_t *user)
     return status;
 }
 
-/* ---- libfabric's connections ------------------------------------------------------------------
- */
+/* ---- libfabric's connections ----------------------------------------------------------------- */
 
 void ib_peer_settle(const struct ib_link *link)
 {

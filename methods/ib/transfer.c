@@ -9,8 +9,8 @@
  * A put requests FI_DELIVERY_COMPLETE: later messages may overtake it, and tcp would complete it
  * when it was written into a socket, whose connection may then break unnoticed.
  *
- * If the network does not return the pieces of a dead link, they are detached after a while, and
- * belong to the fabric until it closes.
+ * If the network does not return the pieces of a dead link, no transfer waits for them after a
+ * while. Their memory is freed when the network returns them, or with the fabric.
  *
  * Over shm there are no puts. The receiver reads the sender's memory itself (process_vm_readv).
  */
@@ -39,9 +39,8 @@ _Static_assert(sizeof(struct advance) <= sizeof(((struct bmi_transfer *)0)->meth
 
 struct ib_piece {
     struct ib_operation operation;
-    struct ib_piece *next, **link_to_me; /* fabric_lock: of fabric->pieces */
-    struct ib_link *link;                /* poller, once posted; NULL: the link has gone */
-    struct bmi_transfer *transfer;       /* of that link */
+    struct cds_hlist_node listed;  /* fabric_lock: in fabric->pieces */
+    struct bmi_transfer *transfer; /* of the link, which may have gone */
     uint32_t count, remote_count;
     struct fi_rma_iov remote[IB_IOVECS];
     struct iovec iov[IB_IOVECS];
@@ -66,11 +65,9 @@ static void piece_free(struct ib_state *state, struct ib_piece *piece)
 
 void ib_pieces_free(struct ib_state *state)
 {
-    while (state->fabric->pieces) {
-        struct ib_piece *piece = state->fabric->pieces;
-        state->fabric->pieces = piece->next;
+    struct ib_piece *piece, *next;
+    cds_hlist_for_each_entry_safe_2(piece, next, &state->fabric->pieces, listed)
         piece_free(state, piece);
-    }
 }
 
 /* Outputs the next remote regions, at most `max` of them and `limit` bytes, and advances `place`.
@@ -110,8 +107,8 @@ static struct ib_piece *piece_make(struct ib_link *link, struct bmi_transfer *tr
         *status = -ENOMEM;
         return NULL;
     }
-    *piece =
-        (struct ib_piece){.operation.kind = IB_OPERATION_PIECE, .link = link, .transfer = transfer};
+    *piece = (struct ib_piece){.operation = {.kind = IB_OPERATION_PIECE, .token = link->token},
+                               .transfer = transfer};
     size_t most = remote_take(transfer, &ahead, fabric->piece_max, piece->remote,
                               fabric->remote_iovecs, &bytes);
     size_t count = bmi_segments_window(&transfer->local, piece->iov, fabric->iovecs, bytes, &bytes);
@@ -131,7 +128,6 @@ static struct ib_piece *piece_make(struct ib_link *link, struct bmi_transfer *tr
 static int piece_issue(struct ib_link *link, struct ib_piece *piece)
 {
     struct ib_state *state = ib_state_of(link);
-    struct ib_fabric *fabric = state->fabric;
     void *descriptors[IB_IOVECS];
     for (uint32_t i = 0; i < piece->count; i++)
         descriptors[i] =
@@ -147,17 +143,12 @@ static int piece_issue(struct ib_link *link, struct ib_piece *piece)
     ssize_t status = piece->transfer->get ? fi_readmsg(link->endpoint->id, &message, FI_COMPLETION)
                                           : fi_writemsg(link->endpoint->id, &message,
                                                         FI_COMPLETION | FI_DELIVERY_COMPLETE);
-    if (status == 0) {
-        piece->next = fabric->pieces;
-        piece->link_to_me = &fabric->pieces;
-        if (piece->next)
-            piece->next->link_to_me = &piece->next;
-        fabric->pieces = piece;
-    } else {
+    if (status == 0)
+        cds_hlist_add_head(&piece->listed, &state->fabric->pieces);
+    else
         link->peer->doubtful = link->endpoint;
-    }
     ib_unlock(&state->fabric_lock);
-    return status == -FI_EAGAIN ? -EAGAIN : ib_error(status);
+    return ib_error(status);
 }
 
 /* Posts the transfer's next piece. Returns 0, -EAGAIN, or the errno that it fails with. */
@@ -240,31 +231,9 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
     else
         link->transfers = transfer;
     link->transfers_last = transfer;
-    if (link->phase == IB_UP)
+    if (ib_may_send_locked(link))
         ib_transfers_post_locked(link);
     ib_unlock(&link->send_lock);
-}
-
-/* Removes a piece that the network does not have any more. */
-static void piece_remove(struct ib_state *state, struct ib_piece *piece)
-{
-    ib_lock(&state->fabric_lock);
-    *piece->link_to_me = piece->next;
-    if (piece->next)
-        piece->next->link_to_me = piece->link_to_me;
-    ib_unlock(&state->fabric_lock);
-}
-
-static void piece_leave_locked(struct ib_piece *piece)
-{
-    advance_of(piece->transfer)->pieces--;
-    piece->link->pieces--;
-    atomic_fetch_sub(&ib_state_of(piece->link)->fabric->piece_count, 1);
-}
-
-struct ib_link *ib_piece_link(struct ib_operation *operation)
-{
-    return ib_container(operation, struct ib_piece, operation)->link;
 }
 
 /* Ends a piece of a link. Returns whether its transfer is over. */
@@ -279,19 +248,23 @@ static bool piece_end(struct ib_link *link, struct ib_piece *piece, int status)
                      (int64_t)piece->iov[i].iov_len);
     else if (advance->status == 0)
         advance->status = status;
-    piece_leave_locked(piece);
+    advance->pieces--;
+    link->pieces--;
+    atomic_fetch_sub(&ib_state_of(link)->fabric->piece_count, 1);
     bool over = is_over_locked(piece->transfer);
-    if (link->phase == IB_UP)
+    if (ib_may_send_locked(link))
         ib_transfers_post_locked(link);
     ib_unlock(&link->send_lock);
     return over;
 }
 
-void ib_piece_done(struct ib_state *state, struct ib_operation *operation, int status)
+void ib_piece_done(struct ib_state *state, struct ib_link *link, struct ib_operation *operation,
+                   int status)
 {
     struct ib_piece *piece = ib_container(operation, struct ib_piece, operation);
-    struct ib_link *link = piece->link;
-    piece_remove(state, piece);
+    ib_lock(&state->fabric_lock);
+    cds_hlist_del(&piece->listed);
+    ib_unlock(&state->fabric_lock);
     bool over = link && piece_end(link, piece, status);
     piece_free(state, piece);
     if (!over)
@@ -395,28 +368,20 @@ void ib_transfers_tell(struct ib_link *link)
     }
 }
 
-/* Pieces that no transfer waits for any more are freed when the network returns them, or with the
- * endpoint. */
-static void pieces_lose_locked(struct ib_link *link)
-{
-    struct ib_state *state = ib_state_of(link);
-    ib_lock(&state->fabric_lock);
-    for (struct ib_piece *piece = state->fabric->pieces; piece; piece = piece->next)
-        if (piece->link == link) {
-            piece_leave_locked(piece);
-            piece->link = NULL;
-        }
-    ib_unlock(&state->fabric_lock);
-}
-
 void ib_transfers_fail(struct ib_link *link, int status, bool all)
 {
     ib_lock(&link->send_lock);
-    for (struct bmi_transfer *at = link->transfers; at; at = at->next)
-        if (advance_of(at)->status == 0)
-            advance_of(at)->status = status;
-    if (all && link->pieces > 0)
-        pieces_lose_locked(link);
+    for (struct bmi_transfer *at = link->transfers; at; at = at->next) {
+        struct advance *advance = advance_of(at);
+        if (advance->status == 0)
+            advance->status = status;
+        if (all)
+            advance->pieces = 0;
+    }
+    if (all && link->pieces > 0) {
+        atomic_fetch_sub(&ib_state_of(link)->fabric->piece_count, link->pieces);
+        link->pieces = 0;
+    }
     ib_unlock(&link->send_lock);
     ib_transfers_tell(link);
 }

@@ -25,9 +25,10 @@ static const struct {
     size_t size;
     const char *said; /* the text in the library's log */
 } strangers[] = {
-    {"an HTTP server", "HTTP/1.0 400 Bad Request\r\n\r\n", 28, "but: an HTTP server"},
-    {"a server of tcp", "\x03\0\x1f\xb3", 4, "but: BMI's method tcp"},
-    {"an SSH server", "SSH-2.0-x\r\n", 11, "but: an SSH server"},
+    {"an HTTP server", "HTTP/1.0 400 Bad Request\r\n\r\n", 28,
+     "is an HTTP server, and speaks no BMI"},
+    {"a server of tcp", "\x03\0\x1f\xb3", 4, "speaks no BMI of this scheme"},
+    {"an SSH server", "SSH-2.0-x\r\n", 11, "is an SSH server, and speaks no BMI"},
     {"something that closes", "", 0, "closed the connection without an answer"},
 };
 enum { STRANGERS = sizeof strangers / sizeof strangers[0] };

@@ -202,7 +202,7 @@ static void methods_meet(void)
     static struct stranger strangers[] = {
         {"a server of ofi+tcp", server_run, "ofi+tcp",
          "is the address exchange of another method of BMI", .scheme = "tcp"},
-        {"a server of tcp", server_run, "tcp", "but: BMI's method tcp", .scheme = "ofi+tcp"},
+        {"a server of tcp", server_run, "tcp", "speaks no BMI of this scheme", .scheme = "ofi+tcp"},
     };
     strangers_start(strangers, 2);
     bool there = stranger_dial(&strangers[0]);
