@@ -405,7 +405,7 @@ int ib_buffer_post_locked(struct ib_buffer *buffer);
  * buffer needs. fabric_lock. */
 int ib_reserve_post_locked(struct ib_endpoint *endpoint);
 
-/* fabric.c: peers */
+/* peer.c */
 /* Finds or adds the peer of that name, with one more user. Returns 0; -ENOMEM; -EADDRNOTAVAIL: the
  * provider does not accept the name. Poller. */
 int ib_peer_get(struct ib_state *state, const uint8_t *name, uint32_t size, struct ib_peer **out);
