@@ -39,7 +39,7 @@ struct stream_handshake {
     struct stream_link *link;
     struct stream_handshake *queue_next;         /* while STEP_QUEUED */
     struct stream_handshake *next, **link_to_me; /* of accepted links, the oldest first */
-    uint64_t since_ns;
+    uint64_t since_ns;                           /* its present wait for the peer began */
     _Atomic enum step_state state;
     int result; /* of the step that ended, or what the link ends with */
     bool room;  /* the engine reported room during a step */
@@ -216,13 +216,24 @@ bool stream_secure_may_accept(struct stream_acceptor *acceptor)
     return false;
 }
 
+/* Waits for bytes. */
+static void watch(struct stream_link *link)
+{
+    link->handshake->since_ns = bmi_method_now_ns();
+    int error = bmi_method_watch_add(&link->watch, EPOLLIN);
+    if (error)
+        stream_link_end(link, error);
+    else
+        link->watched = true;
+}
+
 static int handshake_make(struct stream_link *link)
 {
     struct stream_handshake *handshake = calloc(1, sizeof(*handshake));
     if (!handshake)
         return -ENOMEM;
     handshake->link = link;
-    handshake->since_ns = bmi_method_now_ns();
+    handshake->state = STEP_WAITS;
     link->handshake = handshake;
     link->has_handshake = true;
     if (link->accepted)
@@ -244,19 +255,13 @@ void stream_secure_start(struct stream_link *link)
         return;
     }
     bmi_method_timer_set(&link->timer, (uint64_t)bmi_method_setting("handshake_timeout_ms"));
-    step_queue(link->handshake);
+    if (link->accepted)
+        watch(link); /* the peer speaks first */
+    else
+        step_queue(link->handshake);
 }
 
 /* ---- what happens to it --------------------------------------------------------------------- */
-
-static void watch(struct stream_link *link)
-{
-    int error = bmi_method_watch_add(&link->watch, EPOLLIN);
-    if (error)
-        stream_link_end(link, error);
-    else
-        link->watched = true;
-}
 
 static void wait_for_room(struct stream_link *link)
 {
@@ -269,6 +274,7 @@ static void wait_for_room(struct stream_link *link)
     bool joins = !link->room_watched;
     link->room_watched = true;
     stream_unlock(&link->send_lock);
+    link->handshake->since_ns = bmi_method_now_ns();
     link->handshake->state = STEP_FULL;
     if (joins)
         error = stream_engine_watch_room(link);
