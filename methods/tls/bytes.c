@@ -58,29 +58,37 @@ static int bio_read(BIO *bio, char *to, size_t size, size_t *have)
 /* Makes room for so many bytes more. Returns false without memory. */
 static bool out_reserve_locked(struct tls_link *tls, size_t bytes)
 {
-    struct tls_buffer *out = &tls->out;
-    if (out->room - out->have >= bytes)
+    struct tls_buffer *out = tls->out;
+    size_t have = out ? out->have : 0;
+    if (out && out->room - have >= bytes)
         return true;
-    size_t room = out->have + bytes > LEAST_ROOM ? out->have + bytes : LEAST_ROOM;
-    uint8_t *wider = realloc(out->bytes, room);
+    size_t room = have + bytes > LEAST_ROOM ? have + bytes : LEAST_ROOM;
+    struct tls_buffer *wider = realloc(out, sizeof(*wider) + room);
     if (!wider)
         return false;
-    out->bytes = wider;
-    out->room = room;
+    if (!out)
+        *wider = (struct tls_buffer){0};
+    wider->room = room;
+    tls->out = wider;
+    return true;
+}
+
+static bool out_append_locked(struct tls_link *tls, const void *bytes, size_t size)
+{
+    if (!out_reserve_locked(tls, size))
+        return false;
+    memcpy(tls->out->bytes + tls->out->have, bytes, size);
+    tls->out->have += size;
+    atomic_store(&tls->any_out, true);
     return true;
 }
 
 /* Accepts everything: the writer bounds how much that is. */
 static int bio_write(BIO *bio, const char *from, size_t size, size_t *written)
 {
-    struct tls_link *tls = BIO_get_data(bio);
-    struct tls_buffer *out = &tls->out;
     BIO_clear_retry_flags(bio);
-    if (!out_reserve_locked(tls, size))
+    if (!out_append_locked(BIO_get_data(bio), from, size))
         return 0;
-    memcpy(out->bytes + out->have, from, size);
-    out->have += size;
-    atomic_store(&tls->any_out, true);
     *written = size;
     return 1;
 }
@@ -121,28 +129,28 @@ static BIO *bio_make(struct tls_link *tls)
 static void sending_take_locked(struct tls_link *tls)
 {
     tls->sending = tls->out;
-    tls->sent = 0;
-    tls->out = (struct tls_buffer){0};
-    atomic_store(&tls->any_sending, tls->sending.have > 0);
+    tls->out = NULL;
+    atomic_store(&tls->any_sending, tls->sending && tls->sending->have > 0);
     atomic_store(&tls->any_out, false);
 }
 
 /* The writer. Returns 0: all has been sent; -EAGAIN; or another errno. */
 static int sending_write(struct tls_link *tls)
 {
-    struct tls_buffer *sending = &tls->sending;
-    while (tls->sent < sending->have) {
-        ssize_t moved = send(tls->link->watch.fd, sending->bytes + tls->sent,
-                             sending->have - tls->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct tls_buffer *sending = tls->sending;
+    if (!sending)
+        return 0;
+    while (sending->sent < sending->have) {
+        ssize_t moved = send(tls->link->watch.fd, sending->bytes + sending->sent,
+                             sending->have - sending->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved < 0)
             return errno == EWOULDBLOCK ? -EAGAIN : -errno;
-        tls->sent += (size_t)moved;
+        sending->sent += (size_t)moved;
     }
-    free(sending->bytes);
-    *sending = (struct tls_buffer){0};
-    tls->sent = 0;
+    free(sending);
+    tls->sending = NULL;
     atomic_store(&tls->any_sending, false);
     return 0;
 }
@@ -229,7 +237,7 @@ static int handshake_done(struct tls_link *tls)
     SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD);
     bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s)", base->host ? base->host : "?",
                    (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
-                   tls->cipher, tls->resumed ? ", resumed" : "");
+                   SSL_get_cipher_name(tls->ssl), tls->resumed ? ", resumed" : "");
     return 0;
 }
 
@@ -239,12 +247,8 @@ static void alert_add_locked(struct tls_link *tls)
 {
     static const uint8_t protocol_version[] = {SSL3_RT_ALERT,          3, 3, 0, 2, SSL3_AL_FATAL,
                                                SSL_AD_PROTOCOL_VERSION};
-    size_t room = sizeof(protocol_version);
-    if (tls->role == TLS_CLIENT || atomic_load(&tls->any_out) || !out_reserve_locked(tls, room))
-        return;
-    memcpy(tls->out.bytes + tls->out.have, protocol_version, room);
-    tls->out.have += room;
-    atomic_store(&tls->any_out, true);
+    if (tls->role == TLS_SERVER && !atomic_load(&tls->any_out))
+        out_append_locked(tls, protocol_version, sizeof(protocol_version));
 }
 
 static int handshake_go_on_locked(struct tls_link *tls)
@@ -336,7 +340,7 @@ static size_t chunk_room(const struct plain *plain)
 
 static void key_update_locked(struct tls_link *tls)
 {
-    if (tls->records < (uint64_t)bmi_method_setting("tls_key_records"))
+    if ((int64_t)tls->records < bmi_method_setting("tls_key_records"))
         return;
     tls->records = 0;
     SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
@@ -358,7 +362,7 @@ static ssize_t encrypt_locked(struct tls_link *tls, struct plain *plain)
         key_update_locked(tls);
         if (SSL_write_ex(tls->ssl, from, bytes, &written) != 1)
             return -EPIPE; /* reading has ended the session, and knows the cause */
-        tls->records += (bytes + RECORD - 1) / RECORD;
+        tls->records += (uint32_t)((bytes + RECORD - 1) / RECORD);
         done += bytes;
     }
     return (ssize_t)done;
@@ -466,8 +470,8 @@ static void tls_free(struct stream_link *link)
     out_write(tls);
     SSL_free(tls->ssl);
     ERR_clear_error();
-    free(tls->out.bytes);
-    free(tls->sending.bytes);
+    free(tls->out);
+    free(tls->sending);
     free(tls->identity);
     free(tls->making);
     free(tls);

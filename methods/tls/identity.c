@@ -107,11 +107,20 @@ int tls_identity_set(struct tls_link *tls)
         tls_cause_log(tls, name_fault);
         return -EACCES;
     }
-    tls->cipher = SSL_get_cipher_name(tls->ssl);
-    tls->expires_s = certificate ? tls_time_of(X509_get0_notAfter(certificate)) : 0;
     tls->resumed = certificate && SSL_session_reused(tls->ssl);
     tls->identity = strdup(name);
     return tls->identity ? 0 : -ENOMEM;
+}
+
+void tls_identity_get(struct tls_link *tls, struct bmi_peer_identity *identity)
+{
+    snprintf(identity->name, sizeof(identity->name), "%s", tls->identity);
+    bmi_lock_take(&tls->lock);
+    X509 *certificate = SSL_get0_peer_certificate(tls->ssl);
+    identity->expires_s = certificate ? tls_time_of(X509_get0_notAfter(certificate)) : 0;
+    snprintf(identity->protection, sizeof(identity->protection), "TLS 1.3, %s%s",
+             SSL_get_cipher_name(tls->ssl), tls->resumed ? ", resumed" : "");
+    bmi_lock_give(&tls->lock);
 }
 
 /* The same checks as those of a server that we dial: a client's certificate has a name, too. */

@@ -82,12 +82,9 @@ static int identity_get(struct stream_link *link, struct bmi_peer_identity *iden
 {
     int error = -ENXIO;
     stream_lock(&link->send_lock);
-    const struct tls_link *tls = link->layer;
+    struct tls_link *tls = link->layer;
     if (tls && link->phase == STREAM_UP) {
-        snprintf(identity->name, sizeof(identity->name), "%s", tls->identity);
-        snprintf(identity->protection, sizeof(identity->protection), "TLS 1.3, %s%s", tls->cipher,
-                 tls->resumed ? ", resumed" : "");
-        identity->expires_s = tls->expires_s;
+        tls_identity_get(tls, identity);
         error = 0;
     }
     stream_unlock(&link->send_lock);

@@ -20,7 +20,7 @@
 
 enum { TLS_NAME = 256, TLS_INSTANCE = 16 };
 
-enum tls_role { TLS_CLIENT, TLS_SERVER, TLS_ROLES };
+enum tls_role { TLS_CLIENT, TLS_SERVER, TLS_ROLES } __attribute__((packed));
 
 struct tls_contexts;
 
@@ -30,38 +30,31 @@ struct tls_state {
     uint8_t instance[TLS_INSTANCE]; /* random: names this process to the peers of a shared key */
 };
 
-/* Ciphertext that waits for room in the socket. */
+/* Ciphertext on its way to the socket. */
 struct tls_buffer {
-    uint8_t *bytes;
-    size_t have, room;
+    size_t have, room, sent;
+    uint8_t bytes[];
 };
 
+/* An idle peer has one, so it is small. */
 struct tls_link {
     struct stream_link *link;
+    SSL *ssl;                   /* lock; NULL before the first step of the handshake */
+    struct tls_buffer *out;     /* lock: written by SSL, not taken by the writer; NULL: nothing */
+    struct tls_buffer *sending; /* the writer's; NULL: nothing */
+    char *identity;             /* the peer's; set once, before the link is up */
+    struct tls_making *making;  /* during the handshake: its step's */
     struct bmi_lock lock;
-    SSL *ssl;                  /* lock; NULL before the first step of the handshake */
-    struct tls_buffer out;     /* lock: written by SSL, not taken by the writer */
-    atomic_bool any_out;       /* whether it holds anything */
-    uint64_t records;          /* lock: sent since the last update of the key */
-    int read_error;            /* lock: of the socket; 0: none */
-    bool read_any, read_short; /* lock: the socket gave a byte at all; gave less than asked for */
-
-    struct tls_buffer sending; /* the writer's */
-    size_t sent;               /* bytes of it */
-    atomic_bool any_sending;
-
-    /* poller */
-    bool unread; /* more can be read without the socket's report */
-    bool over;   /* reading has ended, with `status` */
-    int status;  /* as of a read */
-
+    uint32_t records;                 /* lock: sent since the last update of the key */
+    int read_error;                   /* lock: of the socket; 0: none */
+    int status;                       /* poller: as of a read, if `over` */
+    bool read_any;                    /* lock: the socket gave a byte at all */
+    bool read_short;                  /* lock: it gave less than asked for */
+    atomic_bool any_out, any_sending; /* whether these hold anything */
+    bool unread;                      /* poller: more can be read without the socket's report */
+    bool over;                        /* poller: reading has ended, with `status` */
+    bool resumed;                     /* by a ticket; set once, before the link is up */
     enum tls_role role;
-    /* set once, before the link is up */
-    char *identity;            /* the peer's */
-    const char *cipher;        /* OpenSSL's constant */
-    int64_t expires_s;         /* the peer's certificate, as of time(2); 0: it has none */
-    bool resumed;              /* by a ticket */
-    struct tls_making *making; /* during the handshake: its step's */
 };
 
 /* What only the handshake needs. */
@@ -114,6 +107,8 @@ int tls_verify(int ok, X509_STORE_CTX *store);
 int tls_identity_set(struct tls_link *tls);
 /* Finds the first name that is accepted. Returns whether there is one. */
 bool tls_name_find(X509 *certificate, char name[TLS_NAME]);
+/* What the link knows of its peer. The link is up. Any thread, with the link's send_lock. */
+void tls_identity_get(struct tls_link *tls, struct bmi_peer_identity *identity);
 /* Whether the peer's certificate has the host of a canonical address. The link is up. Poller. */
 bool tls_address_proved(struct tls_link *tls, const char *address);
 /* The fault of a certificate, in words. */
