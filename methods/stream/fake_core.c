@@ -31,6 +31,7 @@ int64_t fake_connect_timeout_ms = 10000;
 
 const char *fake_tls_psk = "";
 int64_t fake_tls_key_records = 1 << 24;
+int64_t fake_tls_session_s; /* 0: no tickets, which contain the time */
 bool fake_quiet;
 
 static int epoll_fd;
@@ -258,7 +259,7 @@ int64_t bmi_method_setting(const char *name)
     if (strcmp(name, "tls_key_records") == 0)
         return fake_tls_key_records;
     if (strcmp(name, "tls_session_s") == 0)
-        return 0; /* no tickets, which contain the time */
+        return fake_tls_session_s;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
         if (strcmp(settings[i].name, name) == 0)
             return settings[i].value;

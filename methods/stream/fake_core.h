@@ -62,6 +62,7 @@ extern int64_t fake_send_buffer; /* the setting tcp_sndbuf */
 extern int64_t fake_peer_timeout_ms, fake_connect_timeout_ms;
 extern const char *fake_tls_psk;     /* the setting */
 extern int64_t fake_tls_key_records; /* the setting */
+extern int64_t fake_tls_session_s;   /* the setting; 0 at first */
 extern bool fake_quiet;              /* the log is not printed */
 
 void fake_start(void);

@@ -115,8 +115,8 @@ static bool rules_set(SSL_CTX *context, enum tls_role role)
                                         : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
     SSL_CTX_set_options(context, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION |
                                      SSL_OP_NO_TICKET | SSL_OP_CIPHER_SERVER_PREFERENCE);
-    /* Without NO_AUTO_CHAIN each handshake verifies our own certificate to find the authorities,
-     * and sends them, too, for the peer to decode and keep: it has them. */
+    /* Without NO_AUTO_CHAIN each handshake verifies our own certificate to find its authority, and
+     * sends that, too; the peer decodes and keeps it, beside its own copy. */
     SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
     SSL_CTX_set_read_ahead(context, 1);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tls_keys.h"
 
@@ -288,27 +287,6 @@ static void withdrawn_check(void)
     process_end(&server);
 }
 
-static void expired_check(void)
-{
-    enum { VALID_S = 4 };
-    printf("  a ticket ends with its certificate, and with tls_session_s\n");
-    struct child server = process_start("server", "tls://127.0.0.1:0");
-    struct child client = process_start("short", "");
-    const char *url = url_of(&server, "tls");
-    keys_validity_set("short", -1, VALID_S);
-    connect_anew(&server, &client, url, "short", false);
-    connect_anew(&server, &client, url, "short", true);
-    sleep(VALID_S + 2); /* nothing but time ends it */
-    refused(&client, url, "our certificate has expired");
-    order(&client, WHO, "client");
-    order(&client, SET, "tls_session_s=1");
-    connect_anew(&server, &client, url, "client", false);
-    sleep(2);
-    connect_anew(&server, &client, url, "client", false);
-    process_end(&client);
-    process_end(&server);
-}
-
 /* ---- refusals ------------------------------------------------------------------------------- */
 
 static void keyless_check(void)
@@ -416,10 +394,9 @@ int main(int argc, char **argv)
     test_begin("tls_trust_fault", 120);
     keys_make(argv[1]);
     keys_run("keys host a server 127.0.0.1 && keys host a peer 127.0.0.1");
-    keys_run("keys client a another && keys client a short && keys client a liar");
+    keys_run("keys client a another && keys client a liar");
     tickets_check();
     withdrawn_check();
-    expired_check();
     keyless_check();
     files_check();
     claim_check();
