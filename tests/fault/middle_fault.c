@@ -11,8 +11,10 @@
  *   flip   one bit of every byte (tls only)
  *   large  some bytes of a long exchange: flips, cuts, cuts behind a record; and what the proxy
  *          carried holds no piece of the data (tls only)
+ *   split  nothing is harmed: the bytes come in pieces, and cut behind each record's header (tls
+ *          only)
  *
- * usage: middle_fault cut|hold|flip|large
+ * usage: middle_fault cut|hold|flip|large|split
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,6 +259,27 @@ static void large_some(enum proxy_way way, size_t bytes, struct chance *chance)
     ends_print(way_names[way]);
 }
 
+static void split_check(size_t place, size_t size)
+{
+    int status = harmed_exchange(TO_SERVER, SPLIT, place, size);
+    end_check(status, TO_SERVER, place, carried.done && status == 0);
+}
+
+/* Some 400 pieces, each of which takes the proxy 10 ms or more. Both directions are split at a
+ * time. */
+static void split_some(enum proxy_way way, size_t bytes, struct chance *chance)
+{
+    enum { SAMPLES = 3, SMALL_LEAST = 50, LARGE_PIECES = 100 };
+    if (way != TO_SERVER)
+        return;
+    split_check(0, SMALL);
+    split_check(0, LARGE);
+    split_check(bytes / LARGE_PIECES + chance_below(chance, 20000), LARGE);
+    for (int i = 0; i < SAMPLES; i++)
+        split_check(SMALL_LEAST + chance_below(chance, 200), SMALL);
+    ends_print("in pieces");
+}
+
 /* Whether the proxy carried a piece of the data of the last exchange. */
 static bool data_seen(enum proxy_way way, const struct proxy_carried *passed)
 {
@@ -283,11 +306,12 @@ static const struct harm_kind {
     const char *name;
     harm_run *run;
     size_t size;
-    const char *log; /* over tls the server's has this */
+    const char *log; /* over tls the server's has this; NULL: nothing in particular */
 } harms[] = {{"cut", cut_every, SMALL, "it closed the connection within the handshake"},
              {"hold", hold_some, SMALL, "does not complete its handshake"},
              {"flip", flip_every, SMALL, "a bad record: decryption failed"},
-             {"large", large_some, LARGE, "a bad record: decryption failed"}};
+             {"large", large_some, LARGE, "a bad record: decryption failed"},
+             {"split", split_some, LARGE, NULL}};
 
 static int client(void *argument, int channel)
 {
@@ -321,7 +345,7 @@ static const struct harm_kind *kind_find(const char *name)
     for (unsigned i = 0; i < sizeof harms / sizeof harms[0]; i++)
         if (strcmp(harms[i].name, name) == 0)
             return &harms[i];
-    CHECK(false, "usage: middle_fault cut|hold|flip|large");
+    CHECK(false, "usage: middle_fault cut|hold|flip|large|split");
     return NULL;
 }
 
@@ -364,8 +388,8 @@ int main(int argc, char **argv)
     CHECK(exchanges > 0, "the healthy client stands still");
     child_end(&harmed);
     others_gone();
-    CHECK(!tls || strstr(logged, kind->log) != NULL, "the log has no line \"%s\"; it has: %s",
-          kind->log, logged);
+    CHECK(!tls || kind->log == NULL || strstr(logged, kind->log) != NULL,
+          "the log has no line \"%s\"; it has: %s", kind->log ? kind->log : "", logged);
     echo_client_end(report, &healthy);
     BMI_close_context(test_context);
     must(BMI_finalize(), "BMI_finalize");

@@ -5,9 +5,12 @@
  */
 #include "proxy.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,8 +23,8 @@ static struct {
     char server[BMI_MAX_ADDR_LEN];
     struct proxy_order order;
     struct proxy_carried carried;
-    size_t record_have, record_size; /* of the present one, in the ordered direction */
-    int sockets[2];                  /* from which the bytes of each direction come; -1: none */
+    size_t record_have[2], record_size[2]; /* of the present one, in each direction */
+    int sockets[2]; /* from which the bytes of each direction come; -1: none */
     uint8_t *copy[2];
 } proxy;
 
@@ -64,25 +67,80 @@ static void deed_do(void)
         both_close();
 }
 
+enum { RECORD_HEADER = 5 };
+
+/* Takes the next byte of a direction. Returns how many bytes of its record there are; 0: all. */
+static size_t record_step(enum proxy_way way, uint8_t byte)
+{
+    size_t *have = &proxy.record_have[way], *size = &proxy.record_size[way];
+    ++*have;
+    if (*have == RECORD_HEADER - 1)
+        *size = RECORD_HEADER + ((size_t)byte << 8);
+    if (*have == RECORD_HEADER)
+        *size += byte;
+    if (*have >= RECORD_HEADER && *have == *size)
+        *have = 0;
+    return *have;
+}
+
 /* How many of the bytes go before the cut at a record's end. */
 static size_t record_cut(const uint8_t *bytes, size_t have, size_t at)
 {
-    enum { HEADER = 5 };
-    for (size_t i = 0; i < have; i++) {
-        proxy.record_have++;
-        if (proxy.record_have == HEADER - 1)
-            proxy.record_size = HEADER + ((size_t)bytes[i] << 8);
-        if (proxy.record_have == HEADER)
-            proxy.record_size += bytes[i];
-        if (proxy.record_have < HEADER || proxy.record_have < proxy.record_size)
-            continue;
-        proxy.record_have = 0;
-        if (at + i + 1 >= proxy.order.place) {
+    for (size_t i = 0; i < have; i++)
+        if (record_step(proxy.order.way, bytes[i]) == 0 && at + i + 1 >= proxy.order.place) {
             proxy.carried.done = true;
             return i + 1;
         }
-    }
     return have;
+}
+
+/* How many of the bytes are carried together. */
+static size_t split_next(enum proxy_way way, const uint8_t *bytes, size_t have)
+{
+    if (proxy.order.place > 0)
+        return have < proxy.order.place ? have : proxy.order.place;
+    for (size_t i = 0; i < have; i++)
+        if (record_step(way, bytes[i]) == RECORD_HEADER)
+            return i + 1;
+    return have;
+}
+
+/* Waits until the other side has read all, by the kernel's list of connections. */
+static void taken_wait(int socket)
+{
+    struct sockaddr_in here, there;
+    socklen_t size = sizeof here;
+    unsigned own, other, left = 1;
+    CHECK(getsockname(socket, (struct sockaddr *)&here, &size) == 0, "getsockname");
+    if (getpeername(socket, (struct sockaddr *)&there, &size) < 0)
+        return; /* it has ended */
+    while (left > 0) {
+        char line[256];
+        FILE *list = fopen("/proc/net/tcp", "re");
+        CHECK(list != NULL, "/proc/net/tcp");
+        left = 0;
+        while (fgets(line, sizeof line, list))
+            if (sscanf(line, " %*u: %*x:%x %*x:%x %*x %*x:%x", &own, &other, &left) == 3 &&
+                own == ntohs(there.sin_port) && other == ntohs(here.sin_port))
+                break;
+            else
+                left = 0;
+        fclose(list);
+        sched_yield();
+    }
+}
+
+/* Returns false if the other side has gone. */
+static bool split_write(enum proxy_way way, const uint8_t *bytes, size_t have)
+{
+    bool written = true;
+    for (size_t done = 0, next; written && done < have; done += next) {
+        next = split_next(way, bytes + done, have - done);
+        written = raw_write(proxy.sockets[!way], bytes + done, next);
+        taken_wait(proxy.sockets[!way]);
+    }
+    proxy.carried.done = true;
+    return written;
 }
 
 /* Carries the bytes that are there. The end of one side is the end of both. */
@@ -103,7 +161,8 @@ static void carry(enum proxy_way way)
         bytes[proxy.order.place - at] ^= 1;
         proxy.carried.done = true;
     }
-    bool written = raw_write(proxy.sockets[!way], bytes, (size_t)have);
+    bool written = proxy.order.deed == SPLIT ? split_write(way, bytes, (size_t)have)
+                                             : raw_write(proxy.sockets[!way], bytes, (size_t)have);
     if (!written || (proxy.order.deed == CUT_RECORD && proxy.carried.done))
         both_close();
 }
@@ -135,7 +194,7 @@ static void *proxy_run(void *argument)
     for (;;) {
         hear(proxy.channel, &proxy.order, sizeof proxy.order);
         memset(&proxy.carried, 0, sizeof proxy.carried);
-        proxy.record_have = 0;
+        memset(proxy.record_have, 0, sizeof proxy.record_have);
         connection_run();
         hear_number(proxy.channel);
         both_close();

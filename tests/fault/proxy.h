@@ -13,10 +13,13 @@ enum proxy_way { TO_SERVER, TO_CLIENT };
 
 enum proxy_deed {
     PASS,
-    FLIP,      /* one bit of the byte at `place` */
-    CUT,       /* closes both connections when `place` bytes were carried */
-    HOLD,      /* carries `place` bytes, then none in either direction */
-    CUT_RECORD /* closes both at the first end of a TLS record from `place` on */
+    FLIP,       /* one bit of the byte at `place` */
+    CUT,        /* closes both connections when `place` bytes were carried */
+    HOLD,       /* carries `place` bytes, then none in either direction */
+    CUT_RECORD, /* closes both at the first end of a TLS record from `place` on */
+    SPLIT       /* in both directions, carries `place` bytes at a time; 0: up to the end of a TLS
+                 * record's header, then to the next one's. The next ones follow when the receiver
+                 * has read these */
 };
 
 struct proxy_order {
