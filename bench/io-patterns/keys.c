@@ -6,6 +6,8 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,27 +16,29 @@
 #define HOST "localhost"
 
 static char folder[256];
+static int folder_fd;
 
-static void file_name(char path[512], const char *name)
-{
-    format_text(path, 512, "%s/%s", folder, name);
-}
-
+/* Also in a signal's handler. */
 static void keys_remove(void)
 {
     static const char *const names[] = {"authority.key", "authority.pem", HOST ".key", HOST ".pem"};
-    char path[512];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        file_name(path, names[i]);
-        unlink(path);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unlinkat(folder_fd, names[i], 0);
     rmdir(folder);
+}
+
+/* The other processes end with this one (launch.c). */
+static void interrupted(int signal_number)
+{
+    keys_remove();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
 }
 
 static void variable_set(const char *variable, const char *name)
 {
     char path[512];
-    file_name(path, name);
+    format_text(path, sizeof path, "%s/%s", folder, name);
     setenv(variable, path, 1);
 }
 
@@ -58,7 +62,10 @@ void keys_make(const struct options *options)
     format_text(folder, sizeof folder, "%s/bmi-bench-XXXXXX", temporary ? temporary : "/tmp");
     if (!mkdtemp(folder))
         die("%s: %s", folder, strerror(errno));
+    folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     atexit(keys_remove);
+    signal(SIGINT, interrupted);
+    signal(SIGTERM, interrupted);
     const char *const authority[] = {program, "authority", folder, NULL};
     const char *const host[] = {program, "host", folder, HOST, "127.0.0.1", "::1", NULL};
     launch_end(launch_other(options, authority, -1), 0, options->timeout_s);
