@@ -57,6 +57,8 @@ struct tls_link {
     enum tls_role role;
 };
 
+_Static_assert(sizeof(struct tls_link) <= 72, "an idle peer stays small");
+
 /* What only the handshake needs. */
 struct tls_making {
     const char *fault;       /* in words: why the peer is refused; NULL: see OpenSSL's errors */
