@@ -19,6 +19,7 @@
 #include "bmi/connection/peer_end.h"
 #include "bmi/connection/stranger.h"
 #include "bmi/connection/unexpected.h"
+#include "bmi/progress/work.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/protocol/match.h"
@@ -378,12 +379,13 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
         outgoing->method->flush(outgoing);
         bmi_link_unref(outgoing);
     }
+    bmi__work_soon_run();
     return status;
 }
 
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct bmi_sink *sink)
 {
-    struct shown shown = {.bytes = bytes, .header.type = bytes[0] & 0x7f, .reason = "out of place"};
+    struct shown shown = {.bytes = bytes, .header.type = bytes[0] & 0x1f, .reason = "out of place"};
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);
     return frame_take(link, &shown, NULL, sink);
 }
@@ -475,16 +477,19 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     link->arriving = NULL;
     if (sink->owner == NULL)
         return 0;
-    if (sink->cookie == SINK_CONTROL)
-        return inbound_arrived(link, sink->owner);
-    struct peer *peer = owner_lock(link);
-    if (peer == NULL) {
-        if (sink->cookie == SINK_UNEXPECTED)
+    int status = 0;
+    if (sink->cookie == SINK_CONTROL) {
+        status = inbound_arrived(link, sink->owner);
+    } else {
+        struct peer *peer = owner_lock(link);
+        if (peer != NULL) {
+            status = body_done_locked(peer, sink);
+            owner_unlock(peer);
+        } else if (sink->cookie == SINK_UNEXPECTED) {
             bmi__unexpected_lost(sink->owner);
-        return 0;
+        }
     }
-    int status = body_done_locked(peer, sink);
-    owner_unlock(peer);
+    bmi__work_soon_run();
     return status;
 }
 
@@ -540,4 +545,5 @@ void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transf
     peer_unlock(peer);
     if (over)
         bmi__peer_bury(peer);
+    bmi__work_soon_run();
 }

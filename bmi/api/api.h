@@ -15,7 +15,7 @@ struct post {
     void *buffer;
     bmi_size_t total;
     bmi_size_t *actual; /* receive */
-    bmi_msg_tag_t tag;
+    wire_tag tag;
     void *user_ptr;
     bmi_context_id context;
 };

@@ -34,6 +34,10 @@
 #include "bmi/progress/progress.h"
 #include "bmi/progress/timers.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/rpc/call.h"
+#include "bmi/rpc/deadline.h"
+#include "bmi/rpc/serve.h"
+#include "bmi/rpc/services.h"
 #include "bmi/state/context.h"
 #include "bmi/state/library.h"
 #include "bmi/state/op.h"
@@ -49,6 +53,9 @@ static bool let_go;             /* start_lock: an ancestor owned and still owns 
 static const struct bmi__upcalls upcalls = {
     .liveness_expired = bmi__liveness_expired,
     .unexpected_stalled = bmi__unexpected_stalled,
+    .exchange_start_locked = bmi__call_start_locked,
+    .exchange_end_locked = bmi__exchange_end_locked,
+    .request_arrived_locked = bmi__request_arrived_locked,
 };
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
@@ -169,6 +176,7 @@ static int start(const char *method_list, const char *listen_addr, int flags)
     if (status < 0)
         return status;
     bmi__upcalls = &upcalls;
+    bmi__deadline_hook(bmi__call_deadlines_due);
     bmi__auto_references_set((flags & BMI_AUTO_REF_COUNT) != 0);
     status = methods_start(method_list);
     if (status == 0)
@@ -333,6 +341,9 @@ static void stop(void)
     bmi__book_lock();
     bmi__peer_each(abandon_one, NULL);
     bmi__book_unlock();
+    bmi__services_stop();
+    bmi__exchanges_free();
+    bmi__deadlines_stop();
     bmi__failure_stop();
     bmi__timers_forget();
     bmi__background_end();

@@ -13,6 +13,7 @@
 #include "bmi/protocol/op_end.h"
 #include "bmi/protocol/ping.h"
 #include "bmi/protocol/send.h"
+#include "bmi/state/library.h"
 
 void bmi__peers_lock(struct peer *one, struct peer *other)
 {
@@ -20,7 +21,7 @@ void bmi__peers_lock(struct peer *one, struct peer *other)
     peer_lock(one < other ? other : one);
 }
 
-static void op_restart_locked(struct peer *peer, struct op *op)
+void bmi__op_begin_locked(struct peer *peer, struct op *op)
 {
     bmi__peer_adopt_locked(peer, op);
     int status = 0;
@@ -32,6 +33,8 @@ static void op_restart_locked(struct peer *peer, struct op *op)
         bmi__unexpected_start_locked(peer, op);
     else if (op->kind == OP_RECV)
         status = bmi__receive_start_locked(peer, op, false);
+    else if (op->kind == OP_EXCHANGE)
+        bmi__upcalls->exchange_start_locked(peer, op);
     if (status < 0)
         bmi__op_complete_locked(op, status, 0);
 }
@@ -52,11 +55,14 @@ void bmi__next_start_locked(struct peer *peer, int status)
             continue;
         op->stage = STAGE_NONE;
         if (status < 0) {
-            bmi__op_complete_locked(op, status, 0);
+            if (op->kind == OP_EXCHANGE)
+                bmi__upcalls->exchange_end_locked(op, status);
+            else
+                bmi__op_complete_locked(op, status, 0);
             continue;
         }
         bmi__op_detach_locked(peer, op);
-        op_restart_locked(peer, op);
+        bmi__op_begin_locked(peer, op);
         if (next == NULL)
             break; /* restarted operations now stand last */
     }
@@ -95,7 +101,7 @@ void bmi__join(struct peer *from, struct peer *to)
         bmi__op_unqueue_locked(from, op);
         bmi__op_detach_locked(from, op);
         op->stage = STAGE_NONE;
-        op_restart_locked(to, op);
+        bmi__op_begin_locked(to, op);
     }
     bmi__pings_send_locked(to);
     if (to->link != NULL)

@@ -15,6 +15,11 @@ void bmi__link_forget_locked(struct peer *peer);
  * process. `from` no longer exists afterwards. Book's lock held. */
 void bmi__join(struct peer *from, struct peer *to);
 
+/* Starts an operation that belongs to no peer, or again: on the peer's connection, or the next one
+ * if that is being closed. A receive that is too small for the message that waits ends with
+ * EMSGSIZE and consumes the message. */
+void bmi__op_begin_locked(struct peer *peer, struct op *op);
+
 /* Whether anything was posted while the peer's link was being closed. */
 bool bmi__next_waits_locked(const struct peer *peer);
 /* The peer's link is gone: dials again for the operations posted while it was being closed. */

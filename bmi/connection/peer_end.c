@@ -13,6 +13,7 @@
 #include "bmi/protocol/match.h"
 #include "bmi/protocol/op_end.h"
 #include "bmi/protocol/tag_queue.h"
+#include "bmi/state/library.h"
 #include "bmi/state/liveness.h"
 #include "bmi/state/peer.h"
 
@@ -63,7 +64,9 @@ void bmi__peer_abandon_locked(struct peer *peer, int error)
         bool cancelled = (op->flags & (OP_CANCELLED | asked)) != 0;
         op->error = cancelled ? BMI__CANCELLED : error;
         op->stage = STAGE_DYING;
-        if (!out)
+        if (op->kind == OP_EXCHANGE)
+            bmi__upcalls->exchange_end_locked(op, op->error);
+        else if (!out)
             bmi__op_complete_locked(op, op->error, 0);
     }
     bmi__credit_forget_locked(peer);

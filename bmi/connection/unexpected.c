@@ -31,7 +31,7 @@ struct unexpected {
     BMI_addr_t address;
     void *buffer; /* == bytes, as a list of one */
     bmi_size_t size;
-    bmi_msg_tag_t tag;
+    wire_tag tag;
     uint32_t cookie; /* distinguishes our buffers from others */
     bool fetched;    /* lock: the program owns the buffer */
     _Alignas(16) char bytes[];
@@ -92,6 +92,8 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
 {
     if ((bmi_size_t)header->length > peer->link->method->limits.unexpected_max)
         return -EMSGSIZE;
+    if (wire_tag_space(header->tag) == SPACE_REPLY)
+        return -EPROTO; /* a call has a receive for its reply */
     int status = bmi__credit_charge_locked(peer, true, header->length);
     if (status < 0)
         return status;
@@ -120,13 +122,37 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
     return 0;
 }
 
+/* A message of this peer is given back. */
+static void charge_return_locked(struct peer *peer, const struct unexpected *message)
+{
+    peer->counters.unexpected_bytes -= (uint64_t)message->size + sizeof *message;
+    peer->counters.unexpected_waiting--;
+    bmi__credit_return_locked(peer, true, (uint64_t)message->size);
+    if (peer->state == PEER_UP)
+        bmi__credit_tell_locked(peer);
+}
+
+static void message_drop_locked(struct peer *peer, struct unexpected *message)
+{
+    charge_return_locked(peer, message);
+    delist(message);
+    free(message);
+}
+
 void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink)
 {
     struct unexpected *message = sink->owner;
     message->address = bmi__peer_handle_locked(peer); /* as bmi__address_heard_locked counts */
     peer->counters.unexpected_received++;
-    bmi__address_heard_locked(peer);
     peer->counters.bytes_received += (uint64_t)message->size;
+    if (wire_tag_space(message->tag) == SPACE_REQUEST) {
+        message->fetched = true;
+        if (!bmi__upcalls->request_arrived_locked(peer, (int32_t)message->tag, message->bytes,
+                                                  message->size))
+            message_drop_locked(peer, message);
+        return;
+    }
+    bmi__address_heard_locked(peer);
     enqueue(message);
 }
 
@@ -146,7 +172,7 @@ int bmi__unexpected_take(struct BMI_unexpected_info *info, int most)
         info[count++] = (struct BMI_unexpected_info){.addr = message->address,
                                                      .buffer = message->bytes,
                                                      .size = message->size,
-                                                     .tag = message->tag};
+                                                     .tag = (bmi_msg_tag_t)message->tag};
     }
     pthread_mutex_unlock(&lock);
     return count;
@@ -180,13 +206,8 @@ static void message_free(struct unexpected *message)
     struct peer *peer = message->peer;
     peer_lock(peer);
     bool current = peer->epoch == message->epoch;
-    if (current) {
-        peer->counters.unexpected_bytes -= size + sizeof *message;
-        peer->counters.unexpected_waiting--;
-        bmi__credit_return_locked(peer, true, size);
-        if (peer->state == PEER_UP)
-            bmi__credit_tell_locked(peer);
-    }
+    if (current)
+        charge_return_locked(peer, message);
     peer_unlock(peer);
     if (!current) {
         bmi__credit_orphan_return(size);

@@ -10,32 +10,61 @@
 static struct {
     _Atomic(struct bmi_link *) dirty;
     _Atomic(struct bmi_deferred *) deferred;
+    _Atomic(struct bmi_deferred *) soon;
 } work;
 
-void bmi_method_defer(struct bmi_deferred *deferred)
+static void push(_Atomic(struct bmi_deferred *) *list, struct bmi_deferred *deferred)
 {
     if (atomic_exchange(&deferred->pending, true))
         return;
-    struct bmi_deferred *first = atomic_load(&work.deferred);
+    struct bmi_deferred *first = atomic_load(list);
     do
         atomic_store_explicit(&deferred->next, first, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak(&work.deferred, &first, deferred));
+    while (!atomic_compare_exchange_weak(list, &first, deferred));
     bmi__progress_kick();
+}
+
+void bmi_method_defer(struct bmi_deferred *deferred)
+{
+    push(&work.deferred, deferred);
+}
+
+void bmi__work_soon(struct bmi_deferred *deferred)
+{
+    push(&work.soon, deferred);
+}
+
+/* In the order of the calls. */
+static bool run_all(_Atomic(struct bmi_deferred *) *list)
+{
+    if (atomic_load(list) == NULL)
+        return false;
+    struct bmi_deferred *one = atomic_exchange(list, NULL), *oldest = NULL;
+    while (one != NULL) {
+        struct bmi_deferred *next = atomic_load_explicit(&one->next, memory_order_relaxed);
+        atomic_store_explicit(&one->next, oldest, memory_order_relaxed);
+        oldest = one;
+        one = next;
+    }
+    bool any = oldest != NULL;
+    while (oldest != NULL) {
+        struct bmi_deferred *next = atomic_load_explicit(&oldest->next, memory_order_relaxed);
+        atomic_store(&oldest->pending, false);
+        oldest->run(oldest);
+        oldest = next;
+    }
+    return any;
+}
+
+bool bmi__work_soon_run(void)
+{
+    return run_all(&work.soon);
 }
 
 bool bmi__work_deferred(void)
 {
-    if (atomic_load(&work.deferred) == NULL)
-        return false;
-    struct bmi_deferred *list = atomic_exchange(&work.deferred, NULL);
-    bool any = list != NULL;
-    while (list != NULL) {
-        struct bmi_deferred *next = atomic_load_explicit(&list->next, memory_order_relaxed);
-        atomic_store(&list->pending, false);
-        list->run(list);
-        list = next;
-    }
-    return any;
+    bool any = run_all(&work.soon);
+    return run_all(&work.deferred) || any;
 }
 
 bool bmi__work_dirty(struct bmi_link *link)
@@ -68,7 +97,15 @@ bool bmi__work_flush(void)
 
 bool bmi__work_none(void)
 {
-    return atomic_load(&work.dirty) == NULL && atomic_load(&work.deferred) == NULL;
+    return atomic_load(&work.dirty) == NULL && atomic_load(&work.deferred) == NULL &&
+           atomic_load(&work.soon) == NULL;
+}
+
+static void forget(_Atomic(struct bmi_deferred *) *list)
+{
+    for (struct bmi_deferred *one = atomic_exchange(list, NULL); one != NULL;
+         one = atomic_load(&one->next))
+        atomic_store(&one->pending, false);
 }
 
 void bmi__work_drop(void)
@@ -78,7 +115,6 @@ void bmi__work_drop(void)
         next = atomic_load(&link->dirty_next);
         bmi_link_unref(link);
     }
-    for (struct bmi_deferred *one = atomic_exchange(&work.deferred, NULL); one != NULL;
-         one = atomic_load(&one->next))
-        atomic_store(&one->pending, false);
+    forget(&work.deferred);
+    forget(&work.soon);
 }

@@ -11,13 +11,21 @@
 
 #include <stdbool.h>
 
+struct bmi_deferred;
 struct bmi_link;
 
 /* Requests a flush of the link and takes a reference until then. Returns false if it was listed
  * already. Any thread. */
 bool bmi__work_dirty(struct bmi_link *link);
 
-/* Runs the deferred calls. Returns whether there were any. Poller. */
+/* Queues a call that the poller makes as soon as it has given the locks of the present frame back:
+ * before the next frame of any link is read. Otherwise as bmi_method_defer. */
+void bmi__work_soon(struct bmi_deferred *deferred);
+
+/* Runs these calls. Poller, no peer's lock held, perhaps a link's receive lock. */
+bool bmi__work_soon_run(void);
+
+/* Runs these and the deferred calls. Returns whether there were any. Poller. */
 bool bmi__work_deferred(void);
 
 /* Flushes the links. Returns whether there was any. Any thread, no lock held. */

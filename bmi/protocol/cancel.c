@@ -24,13 +24,14 @@
 #include "bmi/protocol/rendezvous.h"
 #include "bmi/protocol/send.h"
 #include "bmi/protocol/tag_queue.h"
+#include "bmi/state/library.h"
 #include "bmi/state/liveness.h"
 #include "bmi/state/op.h"
 
 /* ---- sends ---------------------------------------------------------------------------------- */
 
 /* Later sends of the same tag may start now, or must request the forgotten announcements anew. */
-static void others_go(struct peer *peer, bmi_msg_tag_t tag)
+static void others_go(struct peer *peer, wire_tag tag)
 {
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
     if (peer->state == PEER_UP && queue != NULL && queue->pending.first != NULL)
@@ -94,7 +95,7 @@ static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
 static void eager_cancel(struct peer *peer, struct op *op)
 {
     bool counted = op->kind == OP_SEND;
-    bmi_msg_tag_t tag = op->tag;
+    wire_tag tag = op->tag;
     enum taken taken = frame_take(peer, op, counted);
     if (taken == TAKEN_WHOLE) {
         if (counted) {
@@ -114,7 +115,7 @@ static void eager_cancel(struct peer *peer, struct op *op)
 /* The frame that starts an announced message was not sent: withdraws the message. */
 static void start_withdrawn(struct peer *peer, struct op *op)
 {
-    bmi_msg_tag_t tag = op->tag;
+    wire_tag tag = op->tag;
     bmi__op_unqueue_locked(peer, op);
     bmi__sent_withdraw_locked(peer, op->message_index);
     bmi__op_complete_locked(op, BMI__CANCELLED, 0);
@@ -485,6 +486,8 @@ int bmi__cancel(struct op *op, bmi_op_id_t id)
             receive_cancel(peer, op, id);
         else if (op->kind == OP_PING)
             bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+        else if (op->kind == OP_EXCHANGE)
+            bmi__upcalls->exchange_end_locked(op, BMI__CANCELLED);
         else
             send_cancel(peer, op);
     }

@@ -35,10 +35,11 @@ void bmi__frame_trace(const struct peer *peer, const char *way, const struct wir
 {
     if (bmi__log_wanted(BMI_LOG_TRACE))
         bmi__log(BMI_LOG_TRACE,
-                 "%s %s: %s flags %x tag %d length %llu seen %u credit %u source "
+                 "%s %s: %s flags %x tag %d space %d length %llu seen %u credit %u source "
                  "%llx target %llx",
                  way, bmi__peer_name(peer), wire_type_name(header->type), header->flags,
-                 header->tag, (unsigned long long)header->length, header->seen, header->credit,
+                 (int32_t)header->tag, wire_tag_space(header->tag),
+                 (unsigned long long)header->length, header->seen, header->credit,
                  (unsigned long long)header->source, (unsigned long long)header->target);
 }
 
@@ -87,6 +88,7 @@ struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame
         (struct bmi_segments){.buffers = &control->body, .sizes = &control->size, .count = 1};
     header.type = type;
     header.flags = 0;
+    header.tag = type == WIRE_VOID ? header.tag : 0;
     header.length = header.source = header.target = 0;
     wire_encode(control->frame.header, &header);
     bmi__frame_trace(peer, "instead to", &header);

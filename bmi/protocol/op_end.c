@@ -26,7 +26,7 @@ void bmi__peer_adopt_locked(struct peer *peer, struct op *op)
     peer->ops_last = op;
     if (op->kind == OP_RECV)
         peer->counters.outstanding_receives++;
-    else
+    else if (op->kind != OP_EXCHANGE)
         peer->counters.outstanding_sends++;
     if (peer->op_count++ == 0) {
         peer->silent_ticks = 0; /* no operation waited until now */
@@ -46,7 +46,7 @@ void bmi__op_detach_locked(struct peer *peer, struct op *op)
         peer->ops_last = op->peer_previous;
     if (op->kind == OP_RECV)
         peer->counters.outstanding_receives--;
-    else
+    else if (op->kind != OP_EXCHANGE)
         peer->counters.outstanding_sends--;
     peer->op_count--; /* the tick sees that nothing is due any more */
     atomic_store_explicit(&op->peer, NULL, memory_order_release);
@@ -81,7 +81,10 @@ void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual)
         bmi__op_give(op);
         return;
     }
-    if (!bmi__op_is_first(op, OP_DONE_INLINE))
+    struct context *context = atomic_load_explicit(&op->context, memory_order_relaxed);
+    if (context->direct != NULL)
+        context->direct(peer, op);
+    else if (!bmi__op_is_first(op, OP_DONE_INLINE))
         bmi__context_complete(op);
 }
 

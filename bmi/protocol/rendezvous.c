@@ -479,7 +479,7 @@ static void announce_again(struct peer *peer, struct tag_queue *queue, bool all)
     }
 }
 
-void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag)
+void bmi__announce_again_locked(struct peer *peer, wire_tag tag)
 {
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
     if (queue != NULL)

@@ -21,7 +21,7 @@ void bmi__announce_locked(struct peer *peer, struct tag_queue *queue, struct op 
                           uint32_t ahead);
 /* The sender has forgotten the announcements of the tag, and lacks credit: only a new announcement
  * helps. */
-void bmi__announce_again_locked(struct peer *peer, bmi_msg_tag_t tag);
+void bmi__announce_again_locked(struct peer *peer, wire_tag tag);
 /* Announces all receives that should be announced and are not. */
 void bmi__announce_waiting_locked(struct peer *peer);
 /* The start of the receive's message has arrived, or the receive ends: it no longer counts in

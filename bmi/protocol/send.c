@@ -54,8 +54,11 @@ static void eager_send(struct peer *peer, struct op *op)
 /* Whether it goes as one frame, if there is credit. */
 static bool is_small(const struct peer *peer, const struct op *op)
 {
-    bmi_size_t most = peer->flags & PEER_TAKES_LARGE ? peer->link->method->limits.frame_max
-                                                     : (bmi_size_t)peer->eager_max;
+    const struct bmi_method_limits *limits = &peer->link->method->limits;
+    bool unasked = (op->flags & OP_UNASKED) && !limits->put && !limits->get &&
+                   op->total + WIRE_MESSAGE_CHARGE <= peer->eager_credit;
+    bmi_size_t most = (peer->flags & PEER_TAKES_LARGE) || unasked ? limits->frame_max
+                                                                  : (bmi_size_t)peer->eager_max;
     return op->total <= most && op->total + WIRE_MESSAGE_CHARGE <= (bmi_size_t)peer->eager_window;
 }
 
@@ -191,7 +194,7 @@ static bool may_go_now(const struct peer *peer, const struct tag_queue *queue, b
 /* Changes the state of the peer and of the queue as message_start does, but after the message was
  * written: the answer may arrive meanwhile. The first message to a peer that the liveness timer
  * does not look at takes the long way, which marks the peer as not idle. */
-bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer, bmi_size_t size)
+bool bmi__send_now_locked(struct peer *peer, wire_tag tag, const void *buffer, bmi_size_t size)
 {
     const uint32_t flags = peer->flags & (PEER_ATTENTION | PEER_CLOSING);
     if (peer->state != PEER_UP || flags != PEER_ATTENTION || size <= 0 || size > BMI_SEND_NOW)

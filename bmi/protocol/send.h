@@ -12,8 +12,7 @@ void bmi__send_start_locked(struct peer *peer, struct op *op);
 void bmi__unexpected_start_locked(struct peer *peer, struct op *op);
 /* Sends a small message if it can go at once: it is complete then, and needs no operation. false:
  * nothing was done; start an operation. */
-bool bmi__send_now_locked(struct peer *peer, bmi_msg_tag_t tag, const void *buffer,
-                          bmi_size_t size);
+bool bmi__send_now_locked(struct peer *peer, wire_tag tag, const void *buffer, bmi_size_t size);
 /* Starts waiting messages, after the link is up or credit has arrived. */
 void bmi__pending_pump_locked(struct peer *peer);
 /* A CREDIT allows eager messages of up to `most` bytes. */

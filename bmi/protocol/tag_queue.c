@@ -24,12 +24,13 @@
 #include "bmi/protocol/tag_queue.h"
 #include "bmi/state/peer.h"
 
-static uint32_t bucket_of(const struct peer *peer, bmi_msg_tag_t tag)
+static uint32_t bucket_of(const struct peer *peer, wire_tag tag)
 {
-    return ((uint32_t)tag * 2654435769u) >> 16 & (peer->bucket_count - 1);
+    return ((uint32_t)tag * 2654435769u + (uint32_t)wire_tag_space(tag)) >> 16 &
+           (peer->bucket_count - 1);
 }
 
-struct tag_queue *bmi__tag_queue_find_locked(struct peer *peer, bmi_msg_tag_t tag)
+struct tag_queue *bmi__tag_queue_find_locked(struct peer *peer, wire_tag tag)
 {
     struct tag_queue *queue = peer->buckets[bucket_of(peer, tag)];
     while (queue != NULL && queue->tag != tag)
@@ -62,7 +63,7 @@ static void grow(struct peer *peer)
         memset(old, 0, sizeof peer->inline_buckets);
 }
 
-struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer, bmi_msg_tag_t tag)
+struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer, wire_tag tag)
 {
     struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
     if (queue != NULL)
@@ -164,6 +165,11 @@ static struct sent_entry *entry_at(struct peer *peer, uint32_t index)
     return &peer->sent[index & (peer->sent_size - 1)];
 }
 
+static struct tag_queue *queue_of(struct peer *peer, const struct sent_entry *entry)
+{
+    return bmi__tag_queue_find_locked(peer, wire_tag_of(entry->space, entry->tag));
+}
+
 static bool ring_grow(struct peer *peer)
 {
     if (peer->sent_size == 0) {
@@ -217,7 +223,9 @@ bool bmi__sent_note_locked(struct peer *peer, struct tag_queue *queue, bool abor
     if (peer->sent_count - peer->sent_seen == peer->sent_size && !ring_grow(peer))
         return false;
     *entry_at(peer, peer->sent_count) =
-        (struct sent_entry){.tag = queue->tag, .what = abort ? SENT_ABORT : SENT_MESSAGE};
+        (struct sent_entry){.tag = (int32_t)queue->tag,
+                            .space = wire_tag_space(queue->tag) & 15,
+                            .what = abort ? SENT_ABORT : SENT_MESSAGE};
     *index = peer->sent_count++;
     if (abort) {
         queue->unseen_aborts++;
@@ -233,7 +241,7 @@ void bmi__sent_withdraw_locked(struct peer *peer, uint32_t index)
     if (index - peer->sent_seen >= peer->sent_count - peer->sent_seen)
         return;
     struct sent_entry *entry = entry_at(peer, index);
-    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, entry->tag);
+    struct tag_queue *queue = queue_of(peer, entry);
     entry->what = SENT_NOTHING;
     queue->unseen--;
     queue->position--;
@@ -274,7 +282,7 @@ int bmi__sent_seen_locked(struct peer *peer, uint32_t seen)
         struct sent_entry *entry = entry_at(peer, peer->sent_seen++);
         if (entry->what == SENT_NOTHING)
             continue;
-        struct tag_queue *queue = bmi__tag_queue_find_locked(peer, entry->tag);
+        struct tag_queue *queue = queue_of(peer, entry);
         if (bmi__tag_queue_settled_locked(peer, queue, peer->sent_seen))
             queue->settled = peer->sent_seen; /* never all numbers behind */
         if (entry->what == SENT_ABORT)

@@ -7,14 +7,14 @@
 
 #include "bmi/state/peer.h"
 
-struct tag_queue *bmi__tag_queue_find_locked(struct peer *peer, bmi_msg_tag_t tag);
+struct tag_queue *bmi__tag_queue_find_locked(struct peer *peer, wire_tag tag);
 void bmi__announcement_insert_locked(struct peer *peer, struct tag_queue *queue,
                                      struct announcement *one);
 /* Takes the announcement at *place out of the queue and frees it. */
 void bmi__announcement_drop_locked(struct peer *peer, struct tag_queue *queue,
                                    struct announcement **place);
 struct tag_queue *bmi__tag_queue_get_locked(struct peer *peer,
-                                            bmi_msg_tag_t tag); /* makes it; NULL: memory */
+                                            wire_tag tag); /* makes it; NULL: memory */
 void bmi__tag_queue_release_locked(struct peer *peer,
                                    struct tag_queue *queue); /* frees it if nothing is left */
 void bmi__tag_queues_free_locked(struct peer *peer);

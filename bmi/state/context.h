@@ -24,7 +24,12 @@
  * `unexpected` is false; for those messages see bmi__unexpected_set_hook. */
 typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 
+struct peer;
+
 struct context {
+    /* An internal context: takes a completed operation at once, with its peer's lock held; the
+     * operation is the callee's. NULL: it is queued. Set before the first use. */
+    void (*direct)(struct peer *peer, struct op *op);
     struct cds_wfcq_tail incoming_tail; /* appended to by any thread */
     struct __cds_wfcq_head incoming;    /* taken out of under lock */
     struct bmi_lock lock;

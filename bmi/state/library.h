@@ -7,6 +7,12 @@
 #define BMI_LIBRARY_H
 
 #include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi.h"
+
+struct op;
+struct peer;
 
 /* Functions of higher layers that lower ones call. Set once before the library runs. The poller
  * calls them, without a lock unless a comment states one. */
@@ -16,6 +22,14 @@ struct bmi__upcalls {
     bool (*liveness_expired)(void);
     /* With a peer's lock held: it lacks credit since the program holds its messages. */
     void (*unexpected_stalled)(void);
+    /* With the peer's lock held: an exchange (OP_EXCHANGE) begins, on a connection or before there
+     * is one; it must end, with this error (an errno): it was cancelled, or the link has ended. */
+    void (*exchange_start_locked)(struct peer *peer, struct op *op);
+    void (*exchange_end_locked)(struct op *op, int error);
+    /* With the peer's lock held: an unexpected message of SPACE_REQUEST. Returns whether the buffer
+     * is the callee's, until BMI_unexpected_free. */
+    bool (*request_arrived_locked)(struct peer *peer, int32_t number, void *buffer,
+                                   bmi_size_t size);
 };
 
 extern const struct bmi__upcalls *bmi__upcalls; /* set before the library runs */

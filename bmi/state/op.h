@@ -21,15 +21,18 @@
 
 #include "bmi/lock.h"
 #include "bmi/method.h"
+#include "bmi/state/wire.h"
 
 struct context;
 struct peer;
 struct unmatched;
 struct remote_memory;
 
-enum op_kind { OP_SEND, OP_SEND_UNEXPECTED, OP_RECV, OP_PING };
+/* EXCHANGE: a call, or a request that is served, of the layer above (struct bmi__exchange): it has
+ * no frames of its own, and ends when that layer says so. */
+enum op_kind { OP_SEND, OP_SEND_UNEXPECTED, OP_RECV, OP_PING, OP_EXCHANGE };
 
-enum op_state { OP_FREE, OP_POSTING, OP_PENDING, OP_DONE_INLINE };
+enum __attribute__((packed)) op_state { OP_FREE, OP_POSTING, OP_PENDING, OP_DONE_INLINE };
 
 /* Where an operation stands in the protocol, and so which list it is in. */
 enum op_stage {
@@ -50,7 +53,8 @@ enum op_stage {
 };
 
 enum op_flags {
-    OP_ANNOUNCED = 1,     /* announced to the sender by an RTR */
+    OP_ANNOUNCED = 1,     /* a receive: announced to the sender by an RTR */
+    OP_UNASKED = 1,       /* a send: goes eager also if it is large: its receive will be in time */
     OP_CANCEL_ASKED = 2,  /* cancelled; until deadline_ns a receive waits for RTR_CANCELLED or a put
                              into it, a send for its put */
     OP_TOMBSTONE = 4,     /* of no program: discards the message of a receive whose cancel was not
@@ -85,8 +89,8 @@ struct op {
     struct remote_memory *memory; /* registered for put or get; NULL if not */
     struct bmi_frame frame;
     uint64_t deadline_ns; /* cancel's grace */
-    int error;            /* result: negated errno */
-    bmi_msg_tag_t tag;
+    wire_tag tag;
+    int error;              /* result: negated errno */
     uint32_t message_index; /* send: place in the peer's count of messages */
     uint32_t slot;
     atomic_uint generation;

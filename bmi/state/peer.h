@@ -22,6 +22,7 @@
 #include "bmi/lock.h"
 #include "bmi/method.h"
 #include "bmi/state/op.h"
+#include "bmi/state/wire.h"
 
 struct address;
 struct question; /* handshake.c */
@@ -80,7 +81,7 @@ struct unmatched {
     void *buffer;                   /* == body, as a list of one */
     bmi_size_t size;
     uint64_t sender; /* RTS: the other side's operation; 0: eager, `body` holds it */
-    bmi_msg_tag_t tag;
+    wire_tag tag;
     uint32_t region_count; /* RTS: memory to get from, in `body` */
     uint32_t seen;         /* RTS: the peer's count of what we had seen, with this */
     bool whole;
@@ -94,7 +95,7 @@ struct tag_queue {
     struct op_list pending;  /* SEND_PENDING */
     struct unmatched *unmatched_first, *unmatched_last;
     struct announcement *announced_first, *announced_last; /* by position */
-    bmi_msg_tag_t tag;
+    wire_tag tag;
     uint32_t position; /* messages started by us; the next one's number */
     uint32_t unseen;   /* of them, those that the other side has not said to have seen */
     uint32_t unseen_aborts;
@@ -113,8 +114,8 @@ struct tag_queue {
  * has some, and a peer that sends much has many. */
 enum sent_what { SENT_MESSAGE, SENT_ABORT, SENT_NOTHING };
 struct __attribute__((packed)) sent_entry {
-    bmi_msg_tag_t tag;
-    uint8_t what; /* enum sent_what */
+    int32_t tag;
+    uint8_t space : 4, what : 4; /* enum wire_space, enum sent_what */
 };
 
 /* One kind of credit that we gave: bytes of unmatched messages that the peer may cause. */

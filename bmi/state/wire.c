@@ -14,25 +14,26 @@ static const struct {
     const char *name;
     uint8_t flags;
     uint64_t body_max;
+    bool tagged;
 } rules[WIRE_TYPES] = {
     [WIRE_HELLO] = {"HELLO", WIRE_REPLY, WIRE_HELLO_MAX},
     [WIRE_JOIN] = {"JOIN", WIRE_REPLY, WIRE_JOIN_ITEMS *WIRE_JOIN_ITEM},
     [WIRE_REJECT] = {"REJECT", 0, 0},
-    [WIRE_EAGER] = {"EAGER", 0, WIRE_DATA_MAX},
-    [WIRE_UNEXPECTED] = {"UNEXPECTED", 0, WIRE_DATA_MAX},
-    [WIRE_RTS] = {"RTS", 0, WIRE_REGIONS_MAX *WIRE_REGION},
+    [WIRE_EAGER] = {"EAGER", 0, WIRE_DATA_MAX, true},
+    [WIRE_UNEXPECTED] = {"UNEXPECTED", 0, WIRE_DATA_MAX, true},
+    [WIRE_RTS] = {"RTS", 0, WIRE_REGIONS_MAX *WIRE_REGION, true},
     [WIRE_CTS] = {"CTS", WIRE_DISCARD, WIRE_REGIONS_MAX *WIRE_REGION},
-    [WIRE_DATA] = {"DATA", WIRE_FIRST | WIRE_LAST | WIRE_BY_PUT, WIRE_DATA_MAX},
+    [WIRE_DATA] = {"DATA", WIRE_FIRST | WIRE_LAST | WIRE_BY_PUT, WIRE_DATA_MAX, true},
     [WIRE_PUT_DONE] = {"PUT_DONE", 0, 0},
     [WIRE_GET_DONE] = {"GET_DONE", 0, 0},
-    [WIRE_RTR] = {"RTR", 0, WIRE_REGIONS_MAX *WIRE_REGION},
-    [WIRE_RTR_CANCEL] = {"RTR_CANCEL", 0, 0},
-    [WIRE_RTR_CANCELLED] = {"RTR_CANCELLED", 0, 0},
-    [WIRE_ABORT] = {"ABORT", WIRE_MOVED, 0},
-    [WIRE_VOID] = {"VOID", 0, 0},
+    [WIRE_RTR] = {"RTR", 0, WIRE_REGIONS_MAX *WIRE_REGION, true},
+    [WIRE_RTR_CANCEL] = {"RTR_CANCEL", 0, 0, true},
+    [WIRE_RTR_CANCELLED] = {"RTR_CANCELLED", 0, 0, true},
+    [WIRE_ABORT] = {"ABORT", WIRE_MOVED, 0, true},
+    [WIRE_VOID] = {"VOID", 0, 0, true},
     [WIRE_CREDIT] = {"CREDIT", 0, 0},
     [WIRE_WANT] = {"WANT", WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT | WIRE_ANNOUNCE | WIRE_UNUSED,
-                   0},
+                   0, true},
     [WIRE_PING] = {"PING", 0, 0},
     [WIRE_PONG] = {"PONG", 0, 0},
     [WIRE_BYE] = {"BYE", 0, 0},
@@ -85,6 +86,20 @@ static uint64_t get64(const uint8_t *bytes)
 /* The short form: EAGER and UNEXPECTED up to 65535 bytes. Their other fields are 0. */
 enum { SHORT = 0x80, SHORT_MAGIC = WIRE_MAGIC >> 8 };
 
+/* The bits of the first byte that name the space. */
+enum { SPACE_SHIFT = 5, TYPE_MASK = (1 << SPACE_SHIFT) - 1, SPACE_MASK = 3 << SPACE_SHIFT };
+_Static_assert((int)WIRE_TYPES <= TYPE_MASK && SPACES <= 4, "they fit");
+
+static uint8_t first_byte(const struct wire_header *header)
+{
+    return (uint8_t)(header->type | wire_tag_space(header->tag) << SPACE_SHIFT);
+}
+
+static enum wire_space space_of(uint8_t first)
+{
+    return (enum wire_space)((first & SPACE_MASK) >> SPACE_SHIFT);
+}
+
 static bool is_message(unsigned type)
 {
     return type == WIRE_EAGER || type == WIRE_UNEXPECTED;
@@ -99,26 +114,26 @@ static bool fits_short(const struct wire_header *header)
 /* In two stores, since it is soon copied in few loads: see cmake/compiler.cmake. */
 static void short_encode(uint8_t *bytes, const struct wire_header *header)
 {
-    uint64_t what = SHORT | header->type | (uint64_t)SHORT_MAGIC << 8;
+    uint64_t what = SHORT | first_byte(header) | (uint64_t)SHORT_MAGIC << 8;
     put64(bytes, what | header->length << 16 | (uint64_t)(uint32_t)header->tag << 32);
     put64(bytes + 8, header->seen | (uint64_t)header->credit << 32);
 }
 
 static int short_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)
 {
-    uint8_t type = bytes[0] & (SHORT - 1);
+    uint8_t type = bytes[0] & TYPE_MASK;
     if (bytes[1] != SHORT_MAGIC) {
         *reason = "no frame: wrong magic number";
         return -EBADMSG;
     }
-    if (!is_message(type)) {
+    if (!is_message(type) || space_of(bytes[0]) >= SPACES) {
         *reason = "unknown frame type";
         return -EBADMSG;
     }
     *header = (struct wire_header){
         .type = type,
         .length = get16(bytes + 2),
-        .tag = (int32_t)get32(bytes + 4),
+        .tag = wire_tag_of(space_of(bytes[0]), (int32_t)get32(bytes + 4)),
         .seen = get32(bytes + 8),
         .credit = get32(bytes + 12),
     };
@@ -131,7 +146,7 @@ void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *head
         short_encode(bytes, header);
         return;
     }
-    bytes[0] = header->type;
+    bytes[0] = first_byte(header);
     bytes[1] = header->flags;
     put16(bytes + 2, WIRE_MAGIC);
     put32(bytes + 4, (uint32_t)header->tag);
@@ -146,12 +161,13 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
 {
     if (bytes[0] & SHORT)
         return short_decode(bytes, header, reason);
-    uint8_t type = bytes[0];
+    uint8_t type = bytes[0] & TYPE_MASK;
     if (get16(bytes + 2) != WIRE_MAGIC) {
         *reason = "no frame: wrong magic number";
         return -EBADMSG;
     }
-    if (type == 0 || type >= WIRE_TYPES) {
+    if (type == 0 || type >= WIRE_TYPES || space_of(bytes[0]) >= SPACES ||
+        (space_of(bytes[0]) != SPACE_PROGRAM && !rules[type].tagged)) {
         *reason = "unknown frame type";
         return -EBADMSG;
     }
@@ -162,7 +178,7 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
     *header = (struct wire_header){
         .type = type,
         .flags = bytes[1],
-        .tag = (int32_t)get32(bytes + 4),
+        .tag = wire_tag_of(space_of(bytes[0]), (int32_t)get32(bytes + 4)),
         .length = get64(bytes + 8),
         .seen = get32(bytes + 16),
         .credit = get32(bytes + 20),

@@ -69,9 +69,25 @@ enum { WIRE_MESSAGE_CHARGE = 128 };
 enum { WIRE_HELLO_MAX = 4096, WIRE_HELLO_TAIL = 4, WIRE_REGIONS_MAX = 64, WIRE_DATA_MAX = 1 << 26 };
 enum { WIRE_JOIN_ITEM = 32, WIRE_JOIN_ITEMS = 64, WIRE_PROOF = 16 };
 
+/* Messages of a space match receives of the same space only. The program's are in the first. */
+enum wire_space { SPACE_PROGRAM, SPACE_REQUEST, SPACE_REPLY, SPACES };
+
+/* A tag and its space. A program's tag (bmi_msg_tag_t) converts to it as it is. */
+typedef int64_t wire_tag;
+
+static inline wire_tag wire_tag_of(enum wire_space space, int32_t tag)
+{
+    return tag + (wire_tag)space * ((wire_tag)1 << 32);
+}
+
+static inline enum wire_space wire_tag_space(wire_tag tag)
+{
+    return (enum wire_space)((tag - (int32_t)tag) >> 32);
+}
+
 struct wire_header {
     uint8_t type, flags;
-    int32_t tag;
+    wire_tag tag;
     uint64_t length; /* of the body */
     uint32_t seen;   /* messages and aborts of the other side seen so far, modulo 2^32 */
     uint32_t credit; /* eager bytes given back (RTR: see there) */

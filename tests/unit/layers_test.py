@@ -12,7 +12,7 @@ import pathlib
 import subprocess
 import sys
 
-LAYERS = ("task", "bmi/base", "bmi/progress", "bmi/state", "bmi/protocol", "bmi/connection", "bmi/dispatch", "bmi/api")
+LAYERS = ("task", "bmi/base", "bmi/progress", "bmi/state", "bmi/protocol", "bmi/connection", "bmi/dispatch", "bmi/rpc", "bmi/api")
 NO_CIRCLES = ("flow", "job")
 METHODS = "methods"  # uses what include/bmi/method.h declares; the core names the table of methods alone
 

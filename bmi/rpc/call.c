@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * call.c - the caller's side.
+ *
+ * A call first posts a receive for the reply's header, then the request's header, and behind it the
+ * stream and the body, if they travel apart. The server sends one reply to each request, whatever
+ * happens to it; so the receive for the header ends, at the latest with the link. When the reply's
+ * header is there, the program unpacks its stream, and the body is received to the places that it
+ * names. The step looks at what has happened and does the next thing.
+ *
+ * A call that has to end early withdraws what it has not sent. It is reported once no memory of the
+ * program is lent any more. If the request's header has gone, the server gets a CANCEL, and the
+ * call lives on, as an orphan, until the reply has come: its messages are discarded.
+ */
+#include "bmi/rpc/call.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/base/clock.h"
+#include "bmi/base/error.h"
+#include "bmi/progress/progress.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/rpc/deadline.h"
+#include "bmi/state/context.h"
+#include "bmi/state/liveness.h"
+
+struct call {
+    struct exchange exchange; /* first */
+    struct bmi_message *request;
+    struct bmi_message reply;
+    struct deadline deadline;
+    bmi_rpc_unpack unpack;
+    void *argument;
+    bmi_size_t reply_max;
+    uint64_t due_ns;
+    int error;              /* why it ends: a negated errno, or a BMI error; 0 */
+    uint32_t request_flags; /* enum rpc_flags */
+    struct rpc_head reply_head;
+    uint8_t *reply_stream; /* that travelled apart */
+    bool one_way;
+    bool head_read, stream_read; /* of the reply */
+    bool withdrawn;              /* the parts under way were cancelled */
+    bool reported;
+    bool cancel_sent;
+    uint8_t head[RPC_HEAD_MAX]; /* the request's; then of CANCEL */
+    void *list_buffer;          /* of the part that is one piece of memory */
+    bmi_size_t list_size;
+    _Alignas(8) uint8_t reply_bytes[RPC_MESSAGE_MAX];
+};
+
+/* What the step has to do without the lock. */
+enum action { NOTHING, AGAIN, READ_HEAD, READ_STREAM, WITHDRAW, WITHDRAW_ALL, FREE };
+
+static atomic_uint numbers;
+
+static void call_step(struct bmi_deferred *work);
+
+static struct call *call_of(struct exchange *exchange)
+{
+    return (struct call *)exchange;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static void call_release(struct call *call)
+{
+    bmi_message_free(call->request);
+    bmi__message_clear(&call->reply);
+    free(call->reply_stream);
+    free(call);
+}
+
+void bmi__call_free(struct exchange *exchange)
+{
+    call_release(call_of(exchange));
+}
+
+void bmi__call_refused(struct call *call)
+{
+    bmi__deadline_clear(&call->deadline);
+    call_release(call);
+}
+
+/* Writes the request's header, and decides what travels with it. */
+static void head_write(struct call *call, const char *service)
+{
+    struct bmi_message *request = call->request;
+    struct rpc_head head = {.kind = RPC_REQUEST,
+                            .flags = call->one_way ? RPC_ONE_WAY : 0,
+                            .stream = request->stream_size,
+                            .body = (uint64_t)request->body,
+                            .reply_room = sizeof call->reply_bytes};
+    strncpy(head.name, service, sizeof head.name - 1);
+    if (request->stream_size > RPC_REQUEST_EXPRESS_MAX)
+        head.flags |= RPC_STREAM_APART;
+    if (RPC_HEAD_MAX + (uint64_t)request->stream_size + head.body > RPC_MESSAGE_MAX)
+        head.flags |= head.body > 0 ? RPC_BODY_APART : 0;
+    call->request_flags = head.flags;
+    request->buffers[MESSAGE_HEAD] = call->head;
+    request->sizes[MESSAGE_HEAD] = (bmi_size_t)bmi__rpc_head_encode(call->head, &head);
+}
+
+int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unpack unpack,
+                   void *argument, const struct bmi_rpc_options *options, struct call **result)
+{
+    if (service == NULL || service[0] == '\0')
+        return -BMI_EINVAL;
+    if (strnlen(service, BMI_RPC_NAME_MAX) == BMI_RPC_NAME_MAX)
+        return -BMI_ENAMETOOLONG;
+    int status = request != NULL ? bmi__message_close(request) : 0;
+    if (status < 0)
+        return status;
+    struct call *call = malloc(sizeof *call);
+    if (call == NULL)
+        return -BMI_ENOMEM;
+    memset(call, 0, offsetof(struct call, reply_bytes));
+    bmi__message_init(&call->reply);
+    bmi__exchange_init(&call->exchange, true, (int32_t)atomic_fetch_add(&numbers, 1), call_step);
+    call->request = request != NULL ? request : bmi_message_new();
+    call->unpack = unpack;
+    call->argument = argument;
+    if (options != NULL) {
+        call->reply_max = options->reply_max;
+        call->one_way = options->one_way;
+        call->due_ns = options->timeout_ms > 0
+                           ? bmi__monotonic_ns() + (uint64_t)options->timeout_ms * 1000000u
+                           : 0;
+    }
+    if (call->request == NULL || (request == NULL && bmi__message_close(call->request) < 0)) {
+        call_release(call);
+        return -BMI_ENOMEM;
+    }
+    head_write(call, service);
+    *result = call;
+    return 0;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static void list_send_locked(struct peer *peer, struct call *call, int which, uint32_t first,
+                             uint32_t count)
+{
+    struct bmi_message *request = call->request;
+    bmi_size_t total = 0;
+    for (uint32_t i = first; i < first + count; i++)
+        total += request->sizes[i];
+    bmi__part_send_locked(peer, &call->exchange, which, &request->buffers[first],
+                          &request->sizes[first], count, total);
+}
+
+static void head_send_locked(struct peer *peer, struct call *call)
+{
+    bool stream = !(call->request_flags & RPC_STREAM_APART);
+    bool body = stream && !(call->request_flags & RPC_BODY_APART);
+    list_send_locked(peer, call, PART_HEAD, MESSAGE_HEAD,
+                     body     ? call->request->count
+                     : stream ? MESSAGE_BODY
+                              : MESSAGE_STREAM);
+}
+
+/* What travels apart, once the header is on its way. */
+static void rest_send_locked(struct peer *peer, struct call *call)
+{
+    if (call->request_flags & RPC_STREAM_APART)
+        list_send_locked(peer, call, PART_STREAM, MESSAGE_STREAM, 1);
+    if (call->request_flags & RPC_BODY_APART)
+        list_send_locked(peer, call, PART_BODY, MESSAGE_BODY, call->request->count - MESSAGE_BODY);
+}
+
+static bool rest_wanted(const struct call *call)
+{
+    const struct part *out = call->exchange.out;
+    return ((call->request_flags & RPC_STREAM_APART) && !out[PART_STREAM].started) ||
+           ((call->request_flags & RPC_BODY_APART) && !out[PART_BODY].started);
+}
+
+/* A header that has no credit yet is not on its way: the rest waits for it, so that the server can
+ * place the rest when it comes. */
+void bmi__call_start_locked(struct peer *peer, struct op *op)
+{
+    struct call *call = op->buffer;
+    struct exchange *exchange = &call->exchange;
+    exchange->op = op;
+    if (exchange->out[PART_HEAD].started || exchange->ended)
+        return; /* moved to another peer, with its parts; or cancelled before */
+    call->list_buffer = call->reply_bytes;
+    call->list_size = sizeof call->reply_bytes;
+    if (!call->one_way)
+        bmi__part_receive_locked(peer, exchange, PART_HEAD, &call->list_buffer, &call->list_size, 1,
+                                 call->list_size);
+    head_send_locked(peer, call);
+    const struct op *head = exchange->out[PART_HEAD].op;
+    if (peer->state == PEER_UP && (head == NULL || head->stage == SEND_FRAME))
+        rest_send_locked(peer, call);
+    bmi__deadline_set(&call->deadline, call->due_ns);
+}
+
+void bmi__call_deadlines_due(void)
+{
+    struct deadline *deadline;
+    while ((deadline = bmi__deadline_take()) != NULL) {
+        struct call *call = (struct call *)((char *)deadline - offsetof(struct call, deadline));
+        struct exchange *exchange = &call->exchange;
+        if (exchange->over)
+            continue;
+        struct peer *peer = bmi__exchange_lock(exchange);
+        bmi__exchange_end_locked(exchange->op, -ETIMEDOUT);
+        peer_unlock(peer);
+    }
+}
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+static void error_note(struct call *call, int error)
+{
+    if (call->error == 0)
+        call->error = error;
+}
+
+/* The stream is there, and the body if it came with it: the program unpacks. */
+static void unpack(struct call *call, const uint8_t *stream, const uint8_t *body)
+{
+    const struct rpc_head *head = &call->reply_head;
+    bmi__message_open(&call->reply, stream, (size_t)head->stream, body, (bmi_size_t)head->body);
+    int status = 0;
+    if (call->unpack != NULL)
+        status = call->unpack(&call->reply, call->argument);
+    int placed = bmi__message_placed(&call->reply);
+    if (status >= 0)
+        status = placed;
+    if (status >= 0 && call->reply.cursor != call->reply.end)
+        status = -BMI_EBADMSG; /* pieces are left */
+    error_note(call, status < 0 ? status : 0);
+    call->stream_read = true;
+}
+
+/* The poller, without a lock. */
+static void head_read(struct call *call)
+{
+    struct rpc_head *head = &call->reply_head;
+    size_t size = (size_t)call->exchange.in[PART_HEAD].size;
+    int length = bmi__rpc_head_decode(call->reply_bytes, size, head);
+    if (length < 0 || head->kind != RPC_REPLY) {
+        *head = (struct rpc_head){0};
+        error_note(call, -BMI_EPROTO);
+        return;
+    }
+    if (call->error == 0 && head->status < 0)
+        error_note(call, bmi__error(head->status));
+    if (call->error == 0 && call->reply_max > 0 &&
+        head->stream + head->body > (uint64_t)call->reply_max)
+        error_note(call, -BMI_EMSGSIZE);
+    if (call->error != 0 || (head->flags & RPC_STREAM_APART))
+        return;
+    const uint8_t *stream = call->reply_bytes + length;
+    unpack(call, stream, head->flags & RPC_BODY_APART ? NULL : stream + head->stream);
+}
+
+static void stream_receive_locked(struct peer *peer, struct call *call)
+{
+    size_t size = (size_t)call->reply_head.stream;
+    call->reply_stream = malloc(size);
+    call->list_buffer = call->reply_stream;
+    call->list_size = (bmi_size_t)size;
+    if (call->reply_stream == NULL)
+        error_note(call, -BMI_ENOMEM);
+    else
+        bmi__part_receive_locked(peer, &call->exchange, PART_STREAM, &call->list_buffer,
+                                 &call->list_size, 1, call->list_size);
+}
+
+static void body_receive_locked(struct peer *peer, struct call *call)
+{
+    struct bmi_message *reply = &call->reply;
+    bmi__part_receive_locked(peer, &call->exchange, PART_BODY, &reply->buffers[MESSAGE_BODY],
+                             &reply->sizes[MESSAGE_BODY], reply->count - MESSAGE_BODY, reply->body);
+}
+
+/* Of the reply's messages that travel apart, the one that is to be received next. */
+static bool wanted(const struct call *call, int which, uint32_t flag)
+{
+    return (call->reply_head.flags & flag) && !call->exchange.in[which].started;
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+static void errors_collect_locked(struct call *call)
+{
+    struct exchange *exchange = &call->exchange;
+    if (exchange->ended)
+        error_note(call, exchange->end_error);
+    for (int i = 0; i < PARTS; i++) {
+        if (exchange->out[i].done && exchange->out[i].error < 0)
+            error_note(call, exchange->out[i].error);
+        if (exchange->in[i].done && exchange->in[i].error < 0)
+            error_note(call, exchange->in[i].error == -EMSGSIZE ? -EPROTO : exchange->in[i].error);
+    }
+}
+
+/* Hands the result to the program. */
+static void report_locked(struct call *call, struct op *op)
+{
+    bmi_size_t size =
+        call->error == 0 ? (bmi_size_t)(call->reply_head.stream + call->reply_head.body) : 0;
+    call->reported = true;
+    op->buffer = NULL;
+    bmi__deadline_clear(&call->deadline);
+    bmi__op_complete_locked(op, call->error, size);
+}
+
+static enum action going_on_locked(struct peer *peer, struct call *call)
+{
+    struct exchange *exchange = &call->exchange;
+    if (rest_wanted(call) && exchange->out[PART_HEAD].done) {
+        rest_send_locked(peer, call);
+        return AGAIN;
+    }
+    if (exchange->in[PART_HEAD].done && !call->head_read)
+        return READ_HEAD;
+    if (call->head_read && wanted(call, PART_STREAM, RPC_STREAM_APART)) {
+        stream_receive_locked(peer, call);
+        return AGAIN;
+    }
+    if (exchange->in[PART_STREAM].done && !call->stream_read)
+        return READ_STREAM;
+    if (call->stream_read && wanted(call, PART_BODY, RPC_BODY_APART)) {
+        body_receive_locked(peer, call);
+        return AGAIN;
+    }
+    if (exchange->outstanding > 0 || (!call->one_way && !call->head_read))
+        return NOTHING;
+    report_locked(call, exchange->op);
+    exchange->over = true;
+    return FREE;
+}
+
+/* Whether the request's header is with the server. */
+static bool is_known(const struct call *call)
+{
+    const struct part *head = &call->exchange.out[PART_HEAD];
+    return head->done && head->error == 0;
+}
+
+static bool was_withdrawn(const struct call *call, int which, uint32_t flag)
+{
+    const struct part *part = &call->exchange.out[which];
+    return (call->request_flags & flag) && (!part->started || part->error < 0);
+}
+
+/* The server learns that the call is cancelled, and which of its messages will not come. */
+static void cancel_send_locked(struct peer *peer, struct call *call)
+{
+    struct exchange *exchange = &call->exchange;
+    struct rpc_head head = {.kind = RPC_CANCEL};
+    head.flags |= was_withdrawn(call, PART_STREAM, RPC_STREAM_APART) ? RPC_STREAM_APART : 0;
+    head.flags |= was_withdrawn(call, PART_BODY, RPC_BODY_APART) ? RPC_BODY_APART : 0;
+    call->cancel_sent = true;
+    bool answered = exchange->in[PART_HEAD].done || call->one_way;
+    if (peer->state != PEER_UP || (answered && head.flags == 0))
+        return;
+    void *buffer = call->head;
+    bmi_size_t size = (bmi_size_t)bmi__rpc_head_encode(call->head, &head);
+    bmi__part_send_locked(peer, exchange, PART_HEAD, &buffer, &size, 1, size);
+}
+
+/* The program has its result. Receives what the server still sends, and drops it. */
+static enum action orphan_locked(struct peer *peer, struct call *call)
+{
+    struct exchange *exchange = &call->exchange;
+    if (is_known(call) && !call->cancel_sent) {
+        cancel_send_locked(peer, call);
+        return AGAIN;
+    }
+    if (exchange->in[PART_HEAD].done && !call->head_read)
+        return READ_HEAD;
+    bool up = peer->state == PEER_UP && exchange->in[PART_HEAD].error == 0;
+    if (up && call->head_read && wanted(call, PART_STREAM, RPC_STREAM_APART)) {
+        bmi__part_receive_locked(peer, exchange, PART_STREAM, NULL, NULL, 0, 0);
+        return AGAIN;
+    }
+    if (up && call->head_read && wanted(call, PART_BODY, RPC_BODY_APART)) {
+        bmi__part_receive_locked(peer, exchange, PART_BODY, NULL, NULL, 0, 0);
+        return AGAIN;
+    }
+    if (exchange->outstanding > 0)
+        return NOTHING;
+    bmi__exchange_leave_locked(peer, exchange);
+    return FREE;
+}
+
+/* Whether something is to be done after the program has its result. */
+static bool orphan_wanted_locked(const struct peer *peer, const struct call *call)
+{
+    bool reply = !call->one_way && !call->exchange.in[PART_HEAD].done;
+    bool more = was_withdrawn(call, PART_STREAM, RPC_STREAM_APART) ||
+                was_withdrawn(call, PART_BODY, RPC_BODY_APART) || reply ||
+                wanted(call, PART_STREAM, RPC_STREAM_APART) ||
+                wanted(call, PART_BODY, RPC_BODY_APART);
+    return call->exchange.outstanding > 0 || (more && is_known(call) && peer->state == PEER_UP);
+}
+
+static enum action ending_locked(struct peer *peer, struct call *call)
+{
+    struct exchange *exchange = &call->exchange;
+    bool failed_there = exchange->in[PART_HEAD].done && call->head_read && !exchange->ended;
+    bool lent = !bmi__parts_none_locked(exchange->out) || exchange->in[PART_STREAM].op != NULL ||
+                exchange->in[PART_BODY].op != NULL;
+    if (lent && !call->withdrawn && !failed_there) {
+        call->withdrawn = true;
+        return WITHDRAW;
+    }
+    if (lent)
+        return NOTHING; /* a failed request's messages are discarded by the server */
+    if (exchange->in[PART_HEAD].op != NULL && !is_known(call) && !call->one_way)
+        return WITHDRAW_ALL; /* nothing has gone, so no reply will come */
+    struct op *op = exchange->op;
+    bool orphan = orphan_wanted_locked(peer, call);
+    if (orphan && !bmi__exchange_adopt_locked(peer, exchange)) {
+        bmi__peer_fail_locked(peer, -ENOMEM, "no memory to end a call");
+        return NOTHING; /* the parts end with the link */
+    }
+    report_locked(call, op);
+    exchange->over = !orphan;
+    return orphan ? AGAIN : FREE;
+}
+
+static enum action next_locked(struct peer *peer, struct call *call)
+{
+    if (!call->reported)
+        errors_collect_locked(call);
+    if (call->reported)
+        return orphan_locked(peer, call);
+    return call->error == 0 ? going_on_locked(peer, call) : ending_locked(peer, call);
+}
+
+/* Without its header the server would not know the rest: once that has begun, the header goes. */
+static void parts_withdraw(struct call *call, bool all)
+{
+    bmi_op_id_t ids[2 * PARTS];
+    struct exchange *exchange = &call->exchange;
+    struct peer *peer = bmi__exchange_lock(exchange);
+    bool begun = exchange->out[PART_STREAM].started || exchange->out[PART_BODY].started;
+    int count = bmi__parts_list_locked(exchange->out, begun ? PART_STREAM : PART_HEAD, ids, 0);
+    count = bmi__parts_list_locked(exchange->in, all ? PART_HEAD : PART_STREAM, ids, count);
+    peer_unlock(peer);
+    bmi__parts_cancel(ids, count);
+}
+
+static void call_step(struct bmi_deferred *work)
+{
+    struct call *call = (struct call *)work;
+    struct exchange *exchange = &call->exchange;
+    enum action action = exchange->over ? FREE : AGAIN;
+    while (action != NOTHING && action != FREE) {
+        struct peer *peer = bmi__exchange_lock(exchange);
+        action = next_locked(peer, call);
+        bmi__exchange_unlock(peer);
+        if (action == READ_HEAD) {
+            call->head_read = true;
+            head_read(call);
+        } else if (action == READ_STREAM) {
+            unpack(call, call->reply_stream, NULL);
+        } else if (action == WITHDRAW || action == WITHDRAW_ALL) {
+            parts_withdraw(call, action == WITHDRAW_ALL);
+        }
+    }
+    if (action == FREE && bmi__exchange_idle(exchange))
+        call_release(call);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * call.h - calls, for bmi_rpc_call.
+ */
+#ifndef BMI_RPC_CALL_H
+#define BMI_RPC_CALL_H
+
+#include "bmi/rpc/exchange.h"
+
+struct call;
+
+/* Makes a call of these arguments, closes the request, and takes it. Returns 0 or a BMI error. */
+int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unpack unpack,
+                   void *argument, const struct bmi_rpc_options *options, struct call **call);
+/* Frees a call that was refused. */
+void bmi__call_refused(struct call *call);
+
+/* Ends the calls whose time has come. Poller. */
+void bmi__call_deadlines_due(void);
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * exchange.c - see exchange.h.
+ */
+#include "bmi/rpc/exchange.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "bmi/connection/join.h"
+#include "bmi/connection/peer_end.h"
+#include "bmi/progress/progress.h"
+#include "bmi/progress/work.h"
+#include "bmi/protocol/cancel.h"
+#include "bmi/protocol/op_end.h"
+#include "bmi/state/context.h"
+
+static void part_done_locked(struct peer *peer, struct op *op);
+
+/* The context of parts, and of operations that only keep an exchange in its peer's list. */
+static struct context parts_context = {.direct = part_done_locked};
+
+void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
+                        void (*step)(struct bmi_deferred *work))
+{
+    memset(exchange, 0, sizeof *exchange);
+    exchange->work.run = step;
+    exchange->is_call = is_call;
+    exchange->number = number;
+}
+
+struct peer *bmi__exchange_lock(struct exchange *exchange)
+{
+    for (;;) {
+        struct peer *peer = exchange->op->peer;
+        peer_lock(peer);
+        if (exchange->op->peer == peer)
+            return peer;
+        peer_unlock(peer); /* moved to the peer that is the same process */
+    }
+}
+
+void bmi__exchange_unlock(struct peer *peer)
+{
+    bool over = peer->state == PEER_GONE && peer->op_count == 0;
+    peer_unlock(peer);
+    if (over)
+        bmi__peer_bury(peer);
+}
+
+void bmi__exchange_soon(struct exchange *exchange)
+{
+    bmi__work_soon(&exchange->work);
+}
+
+static struct op *op_make(enum op_kind kind, wire_tag tag)
+{
+    struct op *op = bmi__op_take();
+    if (op == NULL)
+        return NULL;
+    op->kind = (uint8_t)kind;
+    op->tag = tag;
+    atomic_store_explicit(&op->context, &parts_context, memory_order_release);
+    atomic_store(&op->state, OP_PENDING);
+    return op;
+}
+
+bool bmi__exchange_adopt_locked(struct peer *peer, struct exchange *exchange)
+{
+    struct op *op = op_make(OP_EXCHANGE, 0);
+    if (op == NULL)
+        return false;
+    op->buffer = exchange;
+    exchange->op = op;
+    bmi__peer_adopt_locked(peer, op);
+    return true;
+}
+
+void bmi__exchange_leave_locked(struct peer *peer, struct exchange *exchange)
+{
+    struct op *op = exchange->op;
+    bmi__op_detach_locked(peer, op);
+    bmi__op_give(op);
+    exchange->op = NULL;
+    exchange->over = true;
+}
+
+bool bmi__exchange_idle(struct exchange *exchange)
+{
+    return !atomic_load(&exchange->work.pending);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static struct part *part_of(struct exchange *exchange, const struct op *op)
+{
+    for (int i = 0; i < PARTS; i++) {
+        if (exchange->out[i].op == op)
+            return &exchange->out[i];
+        if (exchange->in[i].op == op)
+            return &exchange->in[i];
+    }
+    return NULL;
+}
+
+static void part_done_locked(struct peer *peer, struct op *op)
+{
+    struct exchange *exchange = op->user_ptr;
+    struct part *part = part_of(exchange, op);
+    (void)peer;
+    part->op = NULL;
+    part->done = true;
+    part->error = op->error;
+    part->size = op->actual;
+    exchange->outstanding--;
+    bmi__op_give(op);
+    bmi__exchange_soon(exchange);
+}
+
+static void part_start_locked(struct peer *peer, struct exchange *exchange, struct part *part,
+                              struct op *op)
+{
+    part->started = true;
+    if (op == NULL) {
+        part->done = true;
+        part->error = -ENOMEM;
+        bmi__exchange_soon(exchange);
+        return;
+    }
+    op->user_ptr = exchange;
+    part->op = op;
+    exchange->outstanding++;
+    bmi__op_begin_locked(peer, op);
+    if (peer->link != NULL && peer->state == PEER_UP)
+        bmi__progress_dirty(peer->link);
+}
+
+static void list_set(struct op *op, void *const *buffers, const bmi_size_t *sizes, uint32_t count,
+                     bmi_size_t total)
+{
+    op->total = op->size = total;
+    op->list = (struct bmi_segments){.buffers = &op->buffer, .sizes = &op->size, .count = 1};
+    op->list.left = total;
+    if (count == 1)
+        op->buffer = buffers[0];
+    if (count <= 1)
+        return;
+    op->list.buffers = buffers;
+    op->list.sizes = sizes;
+    op->list.count = count;
+}
+
+void bmi__part_send_locked(struct peer *peer, struct exchange *exchange, int which,
+                           void *const *buffers, const bmi_size_t *sizes, uint32_t count,
+                           bmi_size_t total)
+{
+    bool head = which == PART_HEAD && exchange->is_call;
+    enum wire_space space = exchange->is_call ? SPACE_REQUEST : SPACE_REPLY;
+    struct op *op =
+        op_make(head ? OP_SEND_UNEXPECTED : OP_SEND, wire_tag_of(space, exchange->number));
+    if (op != NULL) {
+        list_set(op, buffers, sizes, count, total);
+        op->flags = head ? 0 : OP_UNASKED;
+    }
+    part_start_locked(peer, exchange, &exchange->out[which], op);
+}
+
+void bmi__part_receive_locked(struct peer *peer, struct exchange *exchange, int which,
+                              void *const *buffers, const bmi_size_t *sizes, uint32_t count,
+                              bmi_size_t total)
+{
+    enum wire_space space = exchange->is_call ? SPACE_REPLY : SPACE_REQUEST;
+    struct op *op = op_make(OP_RECV, wire_tag_of(space, exchange->number));
+    if (op != NULL)
+        list_set(op, buffers, sizes, count, total);
+    part_start_locked(peer, exchange, &exchange->in[which], op);
+}
+
+int bmi__parts_list_locked(const struct part parts[PARTS], int first, bmi_op_id_t ids[2 * PARTS],
+                           int count)
+{
+    for (int i = first; i < PARTS; i++)
+        if (parts[i].op != NULL)
+            ids[count++] = bmi__op_id(parts[i].op);
+    return count;
+}
+
+void bmi__parts_cancel(const bmi_op_id_t *ids, int count)
+{
+    for (int i = 0; i < count; i++) {
+        struct op *op = bmi__op_find(ids[i]);
+        if (op != NULL)
+            bmi__cancel(op, ids[i]);
+    }
+}
+
+bool bmi__parts_none_locked(const struct part parts[PARTS])
+{
+    for (int i = 0; i < PARTS; i++)
+        if (parts[i].op != NULL)
+            return false;
+    return true;
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+void bmi__exchange_end_locked(struct op *op, int error)
+{
+    struct exchange *exchange = op->buffer;
+    exchange->op = op;
+    if (!exchange->ended)
+        exchange->end_error = error;
+    exchange->ended = true;
+    bmi__exchange_soon(exchange);
+}
+
+static void free_one(struct op *op, void *argument)
+{
+    (void)argument;
+    if (op->kind != OP_EXCHANGE || atomic_load(&op->state) == OP_FREE || op->buffer == NULL)
+        return;
+    struct exchange *exchange = op->buffer;
+    op->buffer = NULL;
+    if (exchange->is_call)
+        bmi__call_free(exchange);
+    else
+        bmi__request_free(exchange);
+}
+
+void bmi__exchanges_free(void)
+{
+    bmi__op_each(free_one, NULL);
+}

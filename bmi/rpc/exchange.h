@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * exchange.h - what a call and a served request have in common: an operation (OP_EXCHANGE) that
+ * belongs to a peer, and up to six messages with that peer, its parts.
+ *
+ * Locks. The members of an exchange are guarded by its peer's lock; those of a message by whoever
+ * has the message at the moment: the poller while it unpacks. Parts complete under that lock, on
+ * any thread, and queue the exchange's step. The poller alone runs steps, so a step never runs
+ * twice at a time; it holds no peer's lock when it calls the program, perhaps a receive lock.
+ */
+#ifndef BMI_RPC_EXCHANGE_H
+#define BMI_RPC_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bmi/method.h"
+#include "bmi/rpc/head.h"
+#include "bmi/rpc/message.h"
+#include "bmi/state/op.h"
+#include "bmi/state/peer.h"
+
+enum { PART_HEAD, PART_STREAM, PART_BODY, PARTS };
+
+/* A message of the exchange. */
+struct part {
+    struct op *op; /* under way */
+    bool started, done;
+    int error; /* done: 0 or a negated errno */
+    bmi_size_t size;
+};
+
+struct exchange {
+    struct bmi_deferred work; /* its step; first */
+    struct op *op;            /* in its peer's list */
+    struct part out[PARTS], in[PARTS];
+    uint32_t outstanding; /* parts under way */
+    int32_t number;       /* the messages' tag: chosen by the caller */
+    bool is_call;
+    bool over;  /* its operation is gone; the next step frees it */
+    bool ended; /* bmi__exchange_end_locked was called, with this error */
+    int end_error;
+};
+
+/* Prepares an exchange of zeroes. */
+void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
+                        void (*step)(struct bmi_deferred *work));
+/* Locks the peer of an exchange that is not over. */
+struct peer *bmi__exchange_lock(struct exchange *exchange);
+/* Unlocks it, and frees it if it is gone and this was its last operation. */
+void bmi__exchange_unlock(struct peer *peer);
+/* Queues the step. */
+void bmi__exchange_soon(struct exchange *exchange);
+/* Gives the exchange an operation of the peer of its own. false: no memory. */
+bool bmi__exchange_adopt_locked(struct peer *peer, struct exchange *exchange);
+/* Takes that away: the exchange is over, and its memory the caller's once the step does not wait to
+ * run (bmi__exchange_idle). */
+void bmi__exchange_leave_locked(struct peer *peer, struct exchange *exchange);
+/* Whether the exchange, which is over, can be freed now; else its next step has to. */
+bool bmi__exchange_idle(struct exchange *exchange);
+
+/* Starts the sending of a part: `count` entries of a list. */
+void bmi__part_send_locked(struct peer *peer, struct exchange *exchange, int which,
+                           void *const *buffers, const bmi_size_t *sizes, uint32_t count,
+                           bmi_size_t total);
+/* Starts the receiving of a part. A list of 0 entries: discards the message. */
+void bmi__part_receive_locked(struct peer *peer, struct exchange *exchange, int which,
+                              void *const *buffers, const bmi_size_t *sizes, uint32_t count,
+                              bmi_size_t total);
+/* Adds the ids of the parts under way, from `first` on, to `count` others; returns their number. */
+int bmi__parts_list_locked(const struct part parts[PARTS], int first, bmi_op_id_t ids[2 * PARTS],
+                           int count);
+/* Cancels them. No lock. */
+void bmi__parts_cancel(const bmi_op_id_t *ids, int count);
+/* Whether no part of these is under way. */
+bool bmi__parts_none_locked(const struct part parts[PARTS]);
+
+/* struct bmi__upcalls */
+void bmi__exchange_end_locked(struct op *op, int error);
+/* Frees all exchanges: the library ends, and no operation is under way. */
+void bmi__exchanges_free(void);
+
+/* call.c and serve.c */
+void bmi__call_start_locked(struct peer *peer, struct op *op);
+void bmi__call_free(struct exchange *exchange);
+void bmi__request_free(struct exchange *exchange);
+
+#endif

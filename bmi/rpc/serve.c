@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * serve.c - the server's side.
+ *
+ * A request's header comes as an unexpected message of its space, and is charged to its sender
+ * until the request ends. The step decodes it, lets the service unpack, receives what travels apart
+ * to the places that unpacking named, and lets the service run. Each request of a call gets one
+ * reply: the service's, or one of the library with an error; a cancelled one at once. Whatever the
+ * sender has announced is received, or discarded, before the request ends, or its CANCEL says that
+ * it will not come.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/base/error.h"
+#include "bmi/base/settings.h"
+#include "bmi/connection/address.h"
+#include "bmi/connection/unexpected.h"
+#include "bmi/rpc/exchange.h"
+#include "bmi/rpc/serve.h"
+#include "bmi/rpc/services.h"
+#include "bmi/state/liveness.h"
+#include "bmi/task.h"
+
+enum stage {
+    ARRIVED, /* nothing was looked at */
+    STREAM,  /* its stream travels apart and is being received */
+    UNPACK,  /* the service unpacks next */
+    UNPACKING,
+    DEFERRED, /* the program unpacks, later */
+    BODY,     /* its body is being received */
+    READY,    /* `run` is queued */
+    RUNNING,
+    ENDING /* by the service, or by the library: the rest of its messages is awaited */
+};
+
+struct bmi_rpc_request {
+    struct exchange exchange; /* first */
+    enum stage stage;         /* peer's lock; the rest is the poller's, or of whoever runs it */
+    struct service *service;  /* NULL: none */
+    BMI_addr_t address;
+    void *bytes; /* of the header's message, lent from the core */
+    bmi_size_t size;
+    struct rpc_head head;
+    int head_length;
+    uint8_t *stream; /* that travels apart */
+    struct bmi_message arguments;
+    struct bmi_message *reply;
+    void *data;
+    struct bmi_deferred run; /* of `run`, outside of all locks */
+    struct bmi_task task;    /* BMI_RPC_BLOCKING */
+    int status;              /* with which it ends: a negated errno or a BMI error */
+    uint32_t absent;         /* enum rpc_flags: messages that the sender has withdrawn */
+    uint32_t withdrawn;      /* of these, whose receives were cancelled */
+    bool cancel_arrived;     /* peer's lock */
+    bool answered;           /* the reply was sent, or there is none to send */
+    bool ended_by_service;   /* bmi_rpc_reply or bmi_rpc_fail */
+    bool service_knows;      /* a function of the service was called */
+    bool told;               /* `cancelled` was called */
+    atomic_bool is_cancelled;
+    void *list_buffer;
+    bmi_size_t list_size;
+    uint8_t reply_head[RPC_HEAD_MAX];
+};
+
+enum action { NOTHING, AGAIN, READ_HEAD, CALL_ARRIVED, CALL_CANCELLED, WITHDRAW, RUN, END, BAD };
+
+static void request_step(struct bmi_deferred *work);
+
+/* ---- arrival --------------------------------------------------------------------------------- */
+
+static struct bmi_rpc_request *request_find_locked(struct peer *peer, int32_t number)
+{
+    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
+        struct exchange *exchange = op->kind == OP_EXCHANGE ? op->buffer : NULL;
+        if (exchange != NULL && !exchange->is_call && exchange->number == number)
+            return (struct bmi_rpc_request *)exchange;
+    }
+    return NULL;
+}
+
+static void cancel_locked(struct peer *peer, int32_t number, const struct rpc_head *head)
+{
+    struct bmi_rpc_request *request = request_find_locked(peer, number);
+    if (request == NULL)
+        return; /* it ended before */
+    request->absent |= head->flags;
+    request->cancel_arrived = true;
+    atomic_store(&request->is_cancelled, true);
+    bmi__exchange_soon(&request->exchange);
+}
+
+static struct bmi_rpc_request *request_make_locked(struct peer *peer, int32_t number)
+{
+    struct bmi_rpc_request *request = malloc(sizeof *request);
+    if (request == NULL)
+        return NULL;
+    memset(request, 0, sizeof *request);
+    bmi__exchange_init(&request->exchange, false, number, request_step);
+    bmi__message_init(&request->arguments);
+    if (bmi__exchange_adopt_locked(peer, &request->exchange))
+        return request;
+    free(request);
+    return NULL;
+}
+
+bool bmi__request_arrived_locked(struct peer *peer, int32_t number, void *buffer, bmi_size_t size)
+{
+    struct rpc_head head;
+    int length = bmi__rpc_head_decode(buffer, (size_t)size, &head);
+    struct bmi_rpc_request *request = NULL;
+    if (length > 0 && head.kind == RPC_REQUEST)
+        request = request_make_locked(peer, number);
+    if (request != NULL) {
+        request->address = bmi__peer_handle_locked(peer);
+        request->bytes = buffer;
+        request->size = size;
+        request->head = head;
+        request->head_length = length;
+        bmi__exchange_soon(&request->exchange);
+        return true;
+    }
+    if (length > 0 && head.kind == RPC_CANCEL)
+        cancel_locked(peer, number, &head);
+    else if (length > 0 && head.kind == RPC_REQUEST)
+        bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a request");
+    else
+        bmi__peer_fail_locked(peer, -EPROTO, "a bad header of a request");
+    return false;
+}
+
+static void request_free(struct bmi_rpc_request *request)
+{
+    if (request->service != NULL) {
+        atomic_fetch_sub(&request->service->running, 1);
+        bmi__service_put(request->service);
+    }
+    bmi__message_clear(&request->arguments);
+    bmi_message_free(request->reply);
+    free(request->stream);
+    free(request);
+}
+
+void bmi__request_free(struct exchange *exchange)
+{
+    request_free((struct bmi_rpc_request *)exchange);
+}
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+static bool apart(const struct bmi_rpc_request *request, uint32_t flag)
+{
+    return (request->head.flags & flag) != 0;
+}
+
+static bool is_alive(const struct peer *peer, const struct bmi_rpc_request *request)
+{
+    return peer->state == PEER_UP && !request->exchange.ended;
+}
+
+/* Sends the one reply of the request: a message, or none with a status. */
+static void reply_send_locked(struct peer *peer, struct bmi_rpc_request *request, int status,
+                              struct bmi_message *reply)
+{
+    struct exchange *exchange = &request->exchange;
+    bool silent = request->answered || apart(request, RPC_ONE_WAY) || !is_alive(peer, request);
+    request->answered = true;
+    if (silent)
+        return;
+    struct rpc_head head = {.kind = RPC_REPLY, .status = bmi__error(status)};
+    if (reply == NULL || status < 0) {
+        void *buffer = request->reply_head;
+        bmi_size_t size = (bmi_size_t)bmi__rpc_head_encode(request->reply_head, &head);
+        bmi__part_send_locked(peer, exchange, PART_HEAD, &buffer, &size, 1, size);
+        return;
+    }
+    head.stream = reply->stream_size;
+    head.body = (uint64_t)reply->body;
+    uint64_t room = request->head.reply_room;
+    if (RPC_HEAD + head.stream > room)
+        head.flags |= RPC_STREAM_APART;
+    if (head.body > 0 &&
+        (RPC_HEAD + head.stream + head.body > room || (head.flags & RPC_STREAM_APART)))
+        head.flags |= RPC_BODY_APART;
+    bool stream_apart = (head.flags & RPC_STREAM_APART) != 0;
+    bool body_apart = (head.flags & RPC_BODY_APART) != 0;
+    reply->buffers[MESSAGE_HEAD] = request->reply_head;
+    reply->sizes[MESSAGE_HEAD] = (bmi_size_t)bmi__rpc_head_encode(request->reply_head, &head);
+    bmi_size_t total = reply->sizes[MESSAGE_HEAD];
+    total += stream_apart ? 0 : (bmi_size_t)head.stream;
+    total += body_apart ? 0 : reply->body;
+    uint32_t count = stream_apart ? 1 : body_apart ? MESSAGE_BODY : reply->count;
+    bmi__part_send_locked(peer, exchange, PART_HEAD, reply->buffers, reply->sizes, count, total);
+    if (stream_apart)
+        bmi__part_send_locked(peer, exchange, PART_STREAM, &reply->buffers[MESSAGE_STREAM],
+                              &reply->sizes[MESSAGE_STREAM], 1, (bmi_size_t)head.stream);
+    if (body_apart)
+        bmi__part_send_locked(peer, exchange, PART_BODY, &reply->buffers[MESSAGE_BODY],
+                              &reply->sizes[MESSAGE_BODY], reply->count - MESSAGE_BODY,
+                              reply->body);
+    if (request->service != NULL)
+        atomic_fetch_add(&request->service->bytes_out, head.stream + head.body);
+}
+
+/* The service, or the library in its place, ends the request. */
+static int request_end(struct bmi_rpc_request *request, int status, struct bmi_message *reply)
+{
+    if (request == NULL) {
+        bmi_message_free(reply);
+        return -BMI_EINVAL;
+    }
+    if (reply != NULL && status == 0)
+        status = bmi__message_close(reply);
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    bool can = !request->ended_by_service && request->stage == RUNNING;
+    if (can) {
+        request->ended_by_service = true;
+        request->reply = reply;
+        request->stage = ENDING;
+        request->status = request->answered ? BMI__CANCELLED : status;
+        reply_send_locked(peer, request, status, reply);
+        bmi__exchange_soon(&request->exchange);
+    }
+    bmi__exchange_unlock(peer);
+    if (!can)
+        bmi_message_free(reply);
+    return can ? 0 : -BMI_EINVAL;
+}
+
+int bmi_rpc_reply(struct bmi_rpc_request *request, struct bmi_message *reply)
+{
+    return request_end(request, 0, reply);
+}
+
+int bmi_rpc_fail(struct bmi_rpc_request *request, bmi_error_code_t error)
+{
+    if (error >= 0)
+        return -BMI_EINVAL;
+    return request_end(request, error, NULL);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Begins `run`, unless the request was cancelled first. */
+static void run_now(struct bmi_rpc_request *request)
+{
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    bool go = !request->cancel_arrived && !request->exchange.ended;
+    request->stage = go ? RUNNING : ENDING;
+    if (!go) {
+        reply_send_locked(peer, request, BMI__CANCELLED, NULL);
+        request->status = BMI__CANCELLED;
+        bmi__exchange_soon(&request->exchange);
+    } else {
+        request->service_knows = true;
+    }
+    bmi__exchange_unlock(peer);
+    if (go)
+        request->service->calls.run(request);
+}
+
+static void run_deferred(struct bmi_deferred *deferred)
+{
+    run_now((struct bmi_rpc_request *)((char *)deferred - offsetof(struct bmi_rpc_request, run)));
+}
+
+static enum bmi_task_status run_task(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    run_now(argument);
+    return BMI_TASK_GONE; /* it may have ended, and be freed */
+}
+
+static void run_queue(struct bmi_rpc_request *request)
+{
+    const struct bmi_task_attributes attributes = {.function = run_task,
+                                                   .argument = request,
+                                                   .options = BMI_TASK_MAY_BLOCK};
+    if ((request->service->calls.options & BMI_RPC_BLOCKING) &&
+        bmi_task_prepare(&request->task, NULL, &attributes) == 0 &&
+        bmi_task_submit(&request->task) == 0)
+        return;
+    request->run = (struct bmi_deferred){.run = run_deferred};
+    bmi_method_defer(&request->run);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+/* The library ends the request with an error. */
+static void give_up_locked(struct peer *peer, struct bmi_rpc_request *request, int status)
+{
+    if (request->stage == ENDING)
+        return;
+    request->stage = ENDING;
+    request->status = status;
+    reply_send_locked(peer, request, status, NULL);
+}
+
+static void head_look(struct bmi_rpc_request *request)
+{
+    request->service = bmi__service_get(request->head.name);
+    if (request->service == NULL)
+        return;
+    atomic_fetch_add(&request->service->requests, 1);
+    atomic_fetch_add(&request->service->running, 1);
+    atomic_fetch_add(&request->service->bytes_in, request->head.stream + request->head.body);
+}
+
+/* The streams of a peer's requests that travel apart stay within the bound for its memory, but one
+ * may always come. */
+static bool stream_fits_locked(const struct peer *peer, const struct bmi_rpc_request *request)
+{
+    uint64_t held = 0;
+    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
+        const struct bmi_rpc_request *other = op->kind == OP_EXCHANGE ? op->buffer : NULL;
+        if (other != NULL && !other->exchange.is_call && other->stream != NULL)
+            held += other->head.stream;
+    }
+    return held == 0 || held + request->head.stream <= (uint64_t)bmi__setting(SETTING_PEER_MEMORY);
+}
+
+/* A stream's memory goes back: requests that wait for some look again. */
+static void streams_look_locked(struct peer *peer)
+{
+    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
+        struct bmi_rpc_request *other = op->kind == OP_EXCHANGE ? op->buffer : NULL;
+        if (other != NULL && !other->exchange.is_call && other->stage == STREAM)
+            bmi__exchange_soon(&other->exchange);
+    }
+}
+
+static enum action stream_receive_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    if (!stream_fits_locked(peer, request))
+        return NOTHING;
+    request->stream = malloc((size_t)request->head.stream);
+    request->list_buffer = request->stream;
+    request->list_size = (bmi_size_t)request->head.stream;
+    if (request->stream == NULL)
+        give_up_locked(peer, request, -ENOMEM);
+    else
+        bmi__part_receive_locked(peer, &request->exchange, PART_STREAM, &request->list_buffer,
+                                 &request->list_size, 1, request->list_size);
+    return AGAIN;
+}
+
+/* What the service has unpacked is received. */
+static void body_receive_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    struct bmi_message *arguments = &request->arguments;
+    request->stage = BODY;
+    if (apart(request, RPC_BODY_APART) && !(request->absent & RPC_BODY_APART))
+        bmi__part_receive_locked(peer, &request->exchange, PART_BODY,
+                                 &arguments->buffers[MESSAGE_BODY], &arguments->sizes[MESSAGE_BODY],
+                                 arguments->count - MESSAGE_BODY, arguments->body);
+}
+
+static void arguments_open(struct bmi_rpc_request *request)
+{
+    const uint8_t *here = (const uint8_t *)request->bytes + request->head_length;
+    bool stream_apart = apart(request, RPC_STREAM_APART);
+    const uint8_t *stream = stream_apart ? request->stream : here;
+    const uint8_t *body = stream_apart ? here : here + request->head.stream;
+    bmi__message_open(&request->arguments, stream, (size_t)request->head.stream,
+                      apart(request, RPC_BODY_APART) ? NULL : body, (bmi_size_t)request->head.body);
+}
+
+/* The poller, without a peer's lock. */
+static void arrived_call(struct bmi_rpc_request *request)
+{
+    const struct bmi_rpc_service *calls = &request->service->calls;
+    int status = 0;
+    arguments_open(request);
+    if (calls->arrived != NULL) {
+        request->service_knows = true;
+        status = calls->arrived(request, &request->arguments);
+    }
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    if (status == BMI_RPC_LATER) {
+        request->stage = DEFERRED;
+    } else {
+        int placed = bmi__message_placed(&request->arguments);
+        if (status >= 0)
+            status = placed;
+        if (status < 0)
+            give_up_locked(peer, request, status);
+        else
+            body_receive_locked(peer, request);
+    }
+    bmi__exchange_unlock(peer);
+}
+
+int bmi_rpc_resume(struct bmi_rpc_request *request)
+{
+    if (request == NULL)
+        return -BMI_EINVAL;
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    bool deferred = request->stage == DEFERRED;
+    if (deferred) {
+        int status = bmi__message_placed(&request->arguments);
+        if (request->cancel_arrived || request->exchange.ended)
+            status = BMI__CANCELLED;
+        if (status < 0)
+            give_up_locked(peer, request, status);
+        else
+            body_receive_locked(peer, request);
+        bmi__exchange_soon(&request->exchange);
+    }
+    bmi__exchange_unlock(peer);
+    return deferred ? 0 : -BMI_EINVAL;
+}
+
+/* Discards what was announced and has no receive. */
+static void rest_discard_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    static const uint32_t flags[PARTS] = {0, RPC_STREAM_APART, RPC_BODY_APART};
+    struct exchange *exchange = &request->exchange;
+    for (int i = PART_STREAM; i < PARTS; i++)
+        if (apart(request, flags[i]) && !(request->absent & flags[i]) && !exchange->in[i].started &&
+            is_alive(peer, request))
+            bmi__part_receive_locked(peer, exchange, i, NULL, NULL, 0, 0);
+}
+
+/* Whether a message is awaited that its sender has withdrawn. */
+static bool awaits_absent(const struct bmi_rpc_request *request)
+{
+    const struct part *in = request->exchange.in;
+    uint32_t absent = request->absent & ~request->withdrawn;
+    return ((absent & RPC_STREAM_APART) && in[PART_STREAM].op != NULL) ||
+           ((absent & RPC_BODY_APART) && in[PART_BODY].op != NULL);
+}
+
+static void absent_withdraw(struct bmi_rpc_request *request)
+{
+    bmi_op_id_t ids[2 * PARTS];
+    struct exchange *exchange = &request->exchange;
+    struct peer *peer = bmi__exchange_lock(exchange);
+    bool stream = (request->absent & RPC_STREAM_APART) != 0;
+    int count = 0;
+    if (stream && exchange->in[PART_STREAM].op != NULL)
+        ids[count++] = bmi__op_id(exchange->in[PART_STREAM].op);
+    if ((request->absent & RPC_BODY_APART) && exchange->in[PART_BODY].op != NULL)
+        ids[count++] = bmi__op_id(exchange->in[PART_BODY].op);
+    request->withdrawn = request->absent;
+    peer_unlock(peer);
+    bmi__parts_cancel(ids, count);
+}
+
+/* The request's caller has cancelled it, or has gone. */
+static enum action cancelled_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    atomic_store(&request->is_cancelled, true);
+    if (request->stage == RUNNING || request->stage == DEFERRED) {
+        reply_send_locked(peer, request, BMI__CANCELLED, NULL);
+        bool tell = !request->told && request->service->calls.cancelled != NULL;
+        request->told = true;
+        return tell ? CALL_CANCELLED : NOTHING;
+    }
+    if (request->stage != READY && request->stage != UNPACKING)
+        give_up_locked(peer, request,
+                       request->exchange.ended ? request->exchange.end_error : BMI__CANCELLED);
+    return NOTHING; /* READY: the run, which is queued, sees it */
+}
+
+static enum action ending_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    rest_discard_locked(peer, request);
+    if (request->exchange.outstanding > 0)
+        return NOTHING;
+    for (int i = 0; i < PARTS; i++)
+        if (request->status == 0 && request->exchange.out[i].error < 0)
+            request->status = request->exchange.out[i].error;
+    bmi__exchange_leave_locked(peer, &request->exchange);
+    if (request->stream != NULL)
+        streams_look_locked(peer);
+    return END;
+}
+
+static enum action next_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    const struct part *in = request->exchange.in;
+    if (awaits_absent(request))
+        return WITHDRAW;
+    if ((request->cancel_arrived || request->exchange.ended) && request->stage != ENDING) {
+        enum action action = cancelled_locked(peer, request);
+        if (request->stage != ENDING)
+            return action;
+    }
+    switch (request->stage) {
+    case ARRIVED:
+        request->stage = STREAM;
+        return READ_HEAD;
+    case STREAM:
+        if (request->service == NULL)
+            give_up_locked(peer, request, -BMI_ENOSYS);
+        else if (apart(request, RPC_STREAM_APART) && !in[PART_STREAM].started)
+            return stream_receive_locked(peer, request);
+        else if (in[PART_STREAM].op != NULL)
+            return NOTHING;
+        else if (in[PART_STREAM].error < 0)
+            give_up_locked(peer, request, in[PART_STREAM].error);
+        else
+            request->stage = UNPACK;
+        return AGAIN;
+    case UNPACK:
+        request->stage = UNPACKING;
+        return CALL_ARRIVED;
+    case BODY:
+        if (in[PART_BODY].op != NULL)
+            return NOTHING;
+        if (in[PART_BODY].error < 0) {
+            give_up_locked(peer, request, in[PART_BODY].error);
+            return AGAIN;
+        }
+        request->stage = READY;
+        return RUN;
+    case ENDING:
+        return ending_locked(peer, request);
+    default:
+        return NOTHING;
+    }
+}
+
+/* The operation is gone: nobody else knows the request. */
+static void request_over(struct bmi_rpc_request *request)
+{
+    struct service *service = request->service;
+    bmi_error_code_t status = bmi__error(request->status);
+    if (service != NULL && status == -BMI_ECANCEL)
+        atomic_fetch_add(&service->cancelled, 1);
+    else if (service != NULL && status < 0)
+        atomic_fetch_add(&service->failed, 1);
+    if (request->service_knows && service->calls.ended != NULL)
+        service->calls.ended(request, status);
+    BMI_unexpected_free(request->address, request->bytes);
+    request->bytes = NULL;
+    if (bmi__exchange_idle(&request->exchange))
+        request_free(request);
+}
+
+static void request_step(struct bmi_deferred *work)
+{
+    struct bmi_rpc_request *request = (struct bmi_rpc_request *)work;
+    if (request->exchange.over) {
+        request_free(request);
+        return;
+    }
+    enum action action = AGAIN;
+    while (action != NOTHING && action != END) {
+        struct peer *peer = bmi__exchange_lock(&request->exchange);
+        action = next_locked(peer, request);
+        bmi__exchange_unlock(peer);
+        if (action == READ_HEAD)
+            head_look(request);
+        else if (action == CALL_ARRIVED)
+            arrived_call(request);
+        else if (action == CALL_CANCELLED)
+            request->service->calls.cancelled(request);
+        else if (action == WITHDRAW)
+            absent_withdraw(request);
+        else if (action == RUN)
+            run_queue(request), action = NOTHING;
+    }
+    if (action == END)
+        request_over(request);
+}
+
+/* ---- accessors ------------------------------------------------------------------------------- */
+
+BMI_addr_t bmi_rpc_address(const struct bmi_rpc_request *request)
+{
+    return request->address;
+}
+
+void *bmi_rpc_argument(const struct bmi_rpc_request *request)
+{
+    return request->service->calls.argument;
+}
+
+struct bmi_message *bmi_rpc_arguments(struct bmi_rpc_request *request)
+{
+    return &request->arguments;
+}
+
+void bmi_rpc_set_data(struct bmi_rpc_request *request, void *data)
+{
+    request->data = data;
+}
+
+void *bmi_rpc_data(const struct bmi_rpc_request *request)
+{
+    return request->data;
+}
+
+bool bmi_rpc_is_cancelled(const struct bmi_rpc_request *request)
+{
+    return atomic_load(&request->is_cancelled);
+}
+
+bool bmi_rpc_is_one_way(const struct bmi_rpc_request *request)
+{
+    return (request->head.flags & RPC_ONE_WAY) != 0;
+}

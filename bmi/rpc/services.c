@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * services.c - see services.h.
+ */
+#include "bmi/rpc/services.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/state/library.h"
+#include "bmi/task.h"
+
+enum { BUCKETS = 256 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct service *buckets[BUCKETS]; /* lock */
+static bool pool_started;                /* lock */
+
+/* FNV-1a. */
+static struct service **bucket_of(const char *name)
+{
+    uint32_t hash = 2166136261u;
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return &buckets[hash % BUCKETS];
+}
+
+static struct service **place_locked(const char *name)
+{
+    struct service **place = bucket_of(name);
+    while (*place != NULL && strcmp((*place)->name, name) != 0)
+        place = &(*place)->next;
+    return place;
+}
+
+struct service *bmi__service_get(const char *name)
+{
+    pthread_mutex_lock(&lock);
+    struct service *service = *place_locked(name);
+    if (service != NULL)
+        service->users++;
+    pthread_mutex_unlock(&lock);
+    return service;
+}
+
+static void put_locked(struct service *service)
+{
+    if (--service->users == 0)
+        free(service);
+}
+
+void bmi__service_put(struct service *service)
+{
+    pthread_mutex_lock(&lock);
+    put_locked(service);
+    pthread_mutex_unlock(&lock);
+}
+
+static int pool_start_locked(void)
+{
+    int status = pool_started ? 0 : bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
+    pool_started = status == 0;
+    return status;
+}
+
+int bmi_rpc_register(const char *name, const struct bmi_rpc_service *calls)
+{
+    if (!bmi__running() || name == NULL || name[0] == '\0' || calls == NULL || calls->run == NULL ||
+        (calls->options & ~(unsigned)BMI_RPC_BLOCKING) != 0)
+        return -BMI_EINVAL;
+    if (strnlen(name, BMI_RPC_NAME_MAX) == BMI_RPC_NAME_MAX)
+        return -BMI_ENAMETOOLONG;
+    struct service *service = calloc(1, sizeof *service);
+    if (service == NULL)
+        return -BMI_ENOMEM;
+    service->calls = *calls;
+    service->users = 1;
+    strcpy(service->name, name);
+    pthread_mutex_lock(&lock);
+    struct service **place = place_locked(name);
+    int status = *place != NULL ? -BMI_EEXIST : 0;
+    if (status == 0 && (calls->options & BMI_RPC_BLOCKING))
+        status = pool_start_locked();
+    if (status == 0)
+        *place = service;
+    pthread_mutex_unlock(&lock);
+    if (status < 0)
+        free(service);
+    return status;
+}
+
+int bmi_rpc_unregister(const char *name)
+{
+    if (name == NULL || !bmi__running())
+        return -BMI_EINVAL;
+    pthread_mutex_lock(&lock);
+    struct service **place = place_locked(name), *service = *place;
+    if (service != NULL) {
+        *place = service->next;
+        put_locked(service);
+    }
+    pthread_mutex_unlock(&lock);
+    return service != NULL ? 0 : -BMI_ENOENT;
+}
+
+static struct service *at_locked(int index)
+{
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct service *service = buckets[i]; service != NULL; service = service->next)
+            if (index-- == 0)
+                return service;
+    return NULL;
+}
+
+int bmi_rpc_service_next(int index, struct bmi_rpc_statistics *statistics)
+{
+    if (index < 0 || statistics == NULL || !bmi__running())
+        return -BMI_EINVAL;
+    pthread_mutex_lock(&lock);
+    const struct service *service = at_locked(index);
+    if (service != NULL) {
+        *statistics = (struct bmi_rpc_statistics){.requests = atomic_load(&service->requests),
+                                                  .failed = atomic_load(&service->failed),
+                                                  .cancelled = atomic_load(&service->cancelled),
+                                                  .running = atomic_load(&service->running),
+                                                  .bytes_in = atomic_load(&service->bytes_in),
+                                                  .bytes_out = atomic_load(&service->bytes_out)};
+        strcpy(statistics->name, service->name);
+    }
+    pthread_mutex_unlock(&lock);
+    return service != NULL ? 0 : -BMI_ENOENT;
+}
+
+void bmi__services_stop(void)
+{
+    for (int i = 0; i < BUCKETS; i++)
+        while (buckets[i] != NULL) {
+            struct service *service = buckets[i];
+            buckets[i] = service->next;
+            put_locked(service);
+        }
+    if (pool_started)
+        bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+    pool_started = false;
+}

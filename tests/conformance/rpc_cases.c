@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * rpc_cases.c - "RPC": calls of bmi/rpc.h. RECEIVER serves, SENDER calls.
+ */
+#include "harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bmi/rpc.h"
+
+enum { CALL_MS = 60000, LARGE = 3 * MIB + 17 };
+
+/* ---- the services ---------------------------------------------------------------------------- */
+
+/* A request's data: the memory of its cheaper piece. */
+struct served {
+    char *memory;
+    uint64_t size, reply_size, seed;
+    char tail[8];
+};
+
+static atomic_int ended_count, cancelled_count, wrong_count;
+static _Atomic(struct bmi_rpc_request *) held; /* of the services that wait */
+
+static void served_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
+{
+    struct served *served = bmi_rpc_data(request);
+    (void)status;
+    if (served != NULL) {
+        free(served->memory);
+        free(served);
+    }
+    atomic_fetch_add(&ended_count, 1);
+}
+
+/* The sizes are express, the body cheaper, and there is an express piece behind it. */
+static int body_place(struct bmi_rpc_request *request, struct bmi_message *arguments)
+{
+    struct served *served = calloc(1, sizeof *served);
+    bmi_rpc_set_data(request, served);
+    if (served == NULL)
+        return -BMI_ENOMEM;
+    int status = bmi_unpack_u64(arguments, &served->size);
+    if (status == 0)
+        status = bmi_unpack_u64(arguments, &served->reply_size);
+    if (status == 0)
+        status = bmi_unpack_u64(arguments, &served->seed);
+    if (status < 0)
+        return status;
+    served->memory = malloc(served->size + 1);
+    if (served->memory == NULL)
+        return -BMI_ENOMEM;
+    return bmi_unpack(arguments, served->memory, (bmi_size_t)served->size, BMI_UNPACK_CHEAPER);
+}
+
+static int body_arrived(struct bmi_rpc_request *request, struct bmi_message *arguments)
+{
+    int status = body_place(request, arguments);
+    struct served *served = bmi_rpc_data(request);
+    if (status == 0)
+        status = bmi_unpack(arguments, served->tail, sizeof served->tail, BMI_UNPACK_EXPRESS);
+    return status;
+}
+
+/* Checks the body, and replies with one of the size that the caller asked for. */
+static void body_run(struct bmi_rpc_request *request)
+{
+    struct served *served = bmi_rpc_data(request);
+    if (!pattern_holds(served->memory, (bmi_size_t)served->size, served->seed) ||
+        memcmp(served->tail, "the tail", 8) != 0)
+        atomic_fetch_add(&wrong_count, 1);
+    char *memory = realloc(served->memory, served->reply_size + 1);
+    struct bmi_message *reply = bmi_message_new();
+    served->memory = memory;
+    pattern_fill(memory, (bmi_size_t)served->reply_size, served->seed + 1);
+    bmi_pack_u64(reply, served->reply_size);
+    bmi_pack_string(reply, "reply");
+    bmi_pack(reply, memory, (bmi_size_t)served->reply_size, BMI_PACK_CHEAPER | BMI_UNPACK_CHEAPER);
+    bmi_rpc_reply(request, reply);
+}
+
+static void null_run(struct bmi_rpc_request *request)
+{
+    bmi_rpc_reply(request, NULL);
+}
+
+static void failing_run(struct bmi_rpc_request *request)
+{
+    bmi_rpc_fail(request, -BMI_ENOSPC);
+}
+
+static void held_run(struct bmi_rpc_request *request)
+{
+    atomic_store(&held, request);
+}
+
+static void held_cancelled(struct bmi_rpc_request *request)
+{
+    atomic_fetch_add(&cancelled_count, 1);
+    bmi_rpc_fail(request, -BMI_EIO); /* not sent */
+}
+
+static int later_arrived(struct bmi_rpc_request *request, struct bmi_message *arguments)
+{
+    (void)arguments;
+    atomic_store(&held, request);
+    return BMI_RPC_LATER;
+}
+
+static void services_register(struct rank *rank)
+{
+    static const struct bmi_rpc_service null = {.run = null_run, .ended = served_ended};
+    static const struct bmi_rpc_service pool = {.run = null_run,
+                                                .ended = served_ended,
+                                                .options = BMI_RPC_BLOCKING};
+    static const struct bmi_rpc_service body = {.arrived = body_arrived,
+                                                .run = body_run,
+                                                .ended = served_ended};
+    static const struct bmi_rpc_service failing = {.run = failing_run, .ended = served_ended};
+    static const struct bmi_rpc_service waiting = {.run = held_run,
+                                                   .cancelled = held_cancelled,
+                                                   .ended = served_ended};
+    static const struct bmi_rpc_service later = {.arrived = later_arrived,
+                                                 .run = body_run,
+                                                 .ended = served_ended};
+    atomic_store(&ended_count, 0);
+    atomic_store(&cancelled_count, 0);
+    atomic_store(&wrong_count, 0);
+    NEED_STATUS(rank, bmi_rpc_register("null", &null), 0);
+    NEED_STATUS(rank, bmi_rpc_register("pool", &pool), 0);
+    NEED_STATUS(rank, bmi_rpc_register("body", &body), 0);
+    NEED_STATUS(rank, bmi_rpc_register("failing", &failing), 0);
+    NEED_STATUS(rank, bmi_rpc_register("waiting", &waiting), 0);
+    NEED_STATUS(rank, bmi_rpc_register("later", &later), 0);
+    CHECK_STATUS(rank, bmi_rpc_register("later", &later), -BMI_EEXIST);
+}
+
+static void services_withdraw(struct rank *rank)
+{
+    static const char *const names[] = {"null", "pool", "body", "failing", "waiting", "later"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        CHECK_STATUS(rank, bmi_rpc_unregister(names[i]), 0);
+    CHECK_STATUS(rank, bmi_rpc_unregister("later"), -BMI_ENOENT);
+}
+
+/* ---- the caller ------------------------------------------------------------------------------ */
+
+struct caller {
+    char *memory;
+    uint64_t size, seed;
+    int unpacked;
+};
+
+static int body_unpack(struct bmi_message *reply, void *argument)
+{
+    struct caller *caller = argument;
+    const char *text;
+    uint64_t size;
+    caller->unpacked++;
+    int status = bmi_unpack_u64(reply, &size);
+    if (status == 0)
+        status = bmi_unpack_string(reply, &text);
+    if (status < 0)
+        return status;
+    if (size != caller->size || strcmp(text, "reply") != 0)
+        return -BMI_EIO;
+    return bmi_unpack(reply, caller->memory, (bmi_size_t)size, BMI_UNPACK_CHEAPER);
+}
+
+static struct bmi_message *body_pack(const char *memory, uint64_t size, uint64_t reply_size,
+                                     uint64_t seed, unsigned mode)
+{
+    struct bmi_message *request = bmi_message_new();
+    bmi_pack_u64(request, size);
+    bmi_pack_u64(request, reply_size);
+    bmi_pack_u64(request, seed);
+    bmi_pack(request, memory, (bmi_size_t)size, mode | BMI_UNPACK_CHEAPER);
+    bmi_pack(request, "the tail", 8, BMI_PACK_LATER | BMI_UNPACK_EXPRESS);
+    return request;
+}
+
+static void call_begin(struct rank *rank, struct op *op, const char *service,
+                       struct bmi_message *request, bmi_rpc_unpack unpack, void *argument,
+                       int timeout_ms)
+{
+    const struct bmi_rpc_options options = {.timeout_ms = timeout_ms};
+    *op = (struct op){.size = INT64_MAX};
+    op->posted = bmi_rpc_call(&op->id, rank->peer, service, request, unpack, argument, &options, op,
+                              rank->context);
+    NEED(rank, op->posted >= 0);
+    op->done = op->posted == 1;
+    rank->pending += !op->done;
+}
+
+static bmi_error_code_t call_end(struct rank *rank, struct op *op)
+{
+    op_wait(rank, op);
+    return op->error;
+}
+
+static bmi_error_code_t call(struct rank *rank, const char *service, struct bmi_message *request,
+                             bmi_rpc_unpack unpack, void *argument, int timeout_ms)
+{
+    struct op op;
+    call_begin(rank, &op, service, request, unpack, argument, timeout_ms);
+    return call_end(rank, &op);
+}
+
+/* Runs the caller in SENDER; RECEIVER serves meanwhile. */
+static void with_services(struct rank *rank, void (*caller)(struct rank *rank))
+{
+    if (rank->role == RECEIVER)
+        services_register(rank);
+    rank_warm_up(rank);
+    if (rank->role == SENDER)
+        caller(rank);
+    rank_barrier(rank);
+    if (rank->role == RECEIVER) {
+        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+        services_withdraw(rank);
+    }
+}
+
+static void one_body(struct rank *rank, uint64_t size, uint64_t reply_size, unsigned mode)
+{
+    static uint64_t seed;
+    struct caller caller = {.size = reply_size};
+    char *memory = memory_take(rank, (bmi_size_t)size + 1);
+    caller.memory = memory_take(rank, (bmi_size_t)reply_size + 1);
+    pattern_fill(memory, (bmi_size_t)size, ++seed);
+    struct op op;
+    call_begin(rank, &op, "body", body_pack(memory, size, reply_size, seed, mode), body_unpack,
+               &caller, CALL_MS);
+    if (mode == BMI_PACK_SAFER)
+        memset(memory, 0, size); /* it was copied */
+    CHECK_STATUS(rank, call_end(rank, &op), 0);
+    CHECK_EQUAL(rank, caller.unpacked, 1);
+    if (!pattern_holds(caller.memory, (bmi_size_t)reply_size, seed + 1))
+        rank_fail(rank, false, __FILE__, __LINE__, "%llu to %llu bytes: wrong bytes in the reply",
+                  (unsigned long long)size, (unsigned long long)reply_size);
+    memory_give_back(memory);
+    memory_give_back(caller.memory);
+}
+
+static void null_calls_call(struct rank *rank)
+{
+    for (int i = 0; i < 100; i++)
+        CHECK_STATUS(rank, call(rank, "null", NULL, NULL, NULL, CALL_MS), 0);
+    for (int i = 0; i < 20; i++)
+        CHECK_STATUS(rank, call(rank, "pool", NULL, NULL, NULL, CALL_MS), 0);
+}
+
+static void null_calls(struct rank *rank)
+{
+    with_services(rank, null_calls_call);
+}
+
+static void sizes_call(struct rank *rank)
+{
+    static const uint64_t sizes[] = {0,    1,     100,   3900,  4000,   4096,   8192,
+                                     9999, 16384, 65536, 65537, 200000, 300000, LARGE};
+    static const unsigned modes[] = {BMI_PACK_SAFER, BMI_PACK_LATER, BMI_PACK_CHEAPER};
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (unsigned j = 0; j < 3; j++) {
+            one_body(rank, sizes[i], 10, modes[j]);
+            one_body(rank, 10, sizes[i], modes[j]);
+            one_body(rank, sizes[i], sizes[i], modes[j]);
+        }
+}
+
+static void sizes(struct rank *rank)
+{
+    with_services(rank, sizes_call);
+}
+
+static void errors_call(struct rank *rank)
+{
+    struct op op;
+    char text[10] = "";
+    CHECK_STATUS(rank, call(rank, "nobody", NULL, NULL, NULL, CALL_MS), -BMI_ENOSYS);
+    CHECK_STATUS(rank, call(rank, "failing", NULL, NULL, NULL, CALL_MS), -BMI_ENOSPC);
+    CHECK_STATUS(rank, call(rank, "body", NULL, NULL, NULL, CALL_MS), -BMI_EBADMSG);
+    /* a reply that the caller does not unpack */
+    CHECK_STATUS(rank,
+                 call(rank, "body", body_pack(text, 0, LARGE, 0, BMI_PACK_CHEAPER), NULL, NULL,
+                      CALL_MS),
+                 -BMI_EBADMSG);
+    /* a large body for a service that is not there, or does not take it */
+    char *memory = memory_take(rank, LARGE);
+    CHECK_STATUS(rank,
+                 call(rank, "nobody", body_pack(memory, LARGE, 0, 0, BMI_PACK_CHEAPER), NULL, NULL,
+                      CALL_MS),
+                 -BMI_ENOSYS);
+    CHECK_STATUS(rank,
+                 call(rank, "null", body_pack(memory, LARGE, 0, 0, BMI_PACK_CHEAPER), NULL, NULL,
+                      CALL_MS),
+                 -BMI_EBADMSG);
+    memory_give_back(memory);
+    struct bmi_message *twice = bmi_message_new();
+    bmi_pack(twice, NULL, 5, BMI_PACK_SAFER | BMI_UNPACK_EXPRESS);
+    CHECK_STATUS(rank,
+                 bmi_rpc_call(&op.id, rank->peer, "null", twice, NULL, NULL, NULL, NULL,
+                              rank->context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(rank,
+                 bmi_rpc_call(&op.id, rank->peer, "", NULL, NULL, NULL, NULL, NULL, rank->context),
+                 -BMI_EINVAL);
+    CHECK_STATUS(rank, call(rank, "null", NULL, NULL, NULL, CALL_MS), 0);
+}
+
+static void errors(struct rank *rank)
+{
+    with_services(rank, errors_call);
+}
+
+static void deadlines_call(struct rank *rank)
+{
+    int64_t before = now_ms();
+    CHECK_STATUS(rank, call(rank, "waiting", NULL, NULL, NULL, 200), -BMI_ETIMEDOUT);
+    CHECK(rank, now_ms() - before >= 200);
+    struct op op;
+    call_begin(rank, &op, "waiting", NULL, NULL, NULL, 0);
+    op_collect(rank, 50);
+    CHECK_STATUS(rank, BMI_cancel(op.id, rank->context), 0);
+    CHECK_STATUS(rank, call_end(rank, &op), -BMI_ECANCEL);
+    char *memory = memory_take(rank, LARGE);
+    call_begin(rank, &op, "later", body_pack(memory, LARGE, 10, 0, BMI_PACK_CHEAPER), NULL, NULL,
+               0);
+    op_collect(rank, 50);
+    CHECK_STATUS(rank, BMI_cancel(op.id, rank->context), 0);
+    CHECK_STATUS(rank, call_end(rank, &op), -BMI_ECANCEL);
+    memory_give_back(memory);
+    CHECK_STATUS(rank, call(rank, "null", NULL, NULL, NULL, CALL_MS), 0);
+}
+
+static void deadlines(struct rank *rank)
+{
+    with_services(rank, deadlines_call);
+    if (rank->role != RECEIVER)
+        return;
+    while (atomic_load(&cancelled_count) < 2)
+        op_collect(rank, 10);
+    struct bmi_rpc_request *request = atomic_load(&held);
+    CHECK(rank, bmi_rpc_is_cancelled(request));
+    CHECK_STATUS(rank, bmi_rpc_resume(request), 0);
+    while (atomic_load(&ended_count) < 4)
+        op_collect(rank, 10);
+}
+
+static void deferred(struct rank *rank)
+{
+    char *memory = memory_take(rank, LARGE);
+    struct caller caller = {.size = 5, .memory = memory_take(rank, 6)};
+    struct op op;
+    if (rank->role == RECEIVER)
+        services_register(rank);
+    atomic_store(&held, NULL);
+    rank_warm_up(rank);
+    if (rank->role == SENDER) {
+        pattern_fill(memory, LARGE, 77);
+        call_begin(rank, &op, "later", body_pack(memory, LARGE, 5, 77, BMI_PACK_LATER), body_unpack,
+                   &caller, 0);
+        for (int i = 0; i < 10; i++) /* others pass */
+            one_body(rank, 100000, 100000, BMI_PACK_CHEAPER);
+    } else {
+        while (atomic_load(&held) == NULL)
+            op_collect(rank, 10);
+    }
+    rank_barrier(rank);
+    if (rank->role == RECEIVER) {
+        struct bmi_rpc_request *request = atomic_load(&held);
+        NEED_STATUS(rank, body_arrived(request, bmi_rpc_arguments(request)), 0);
+        NEED_STATUS(rank, bmi_rpc_resume(request), 0);
+        CHECK_STATUS(rank, bmi_rpc_resume(request), -BMI_EINVAL);
+        while (atomic_load(&ended_count) < 11)
+            op_collect(rank, 10);
+        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+    } else {
+        CHECK_STATUS(rank, call_end(rank, &op), 0);
+        CHECK(rank, pattern_holds(caller.memory, 5, 78));
+    }
+    rank_barrier(rank);
+    memory_give_back(memory);
+    memory_give_back(caller.memory);
+}
+
+static void one_way_call(struct rank *rank)
+{
+    const struct bmi_rpc_options options = {.one_way = 1};
+    char *memory = memory_take(rank, LARGE);
+    pattern_fill(memory, LARGE, 3);
+    for (int i = 0; i < 10; i++) {
+        struct op op = {.size = INT64_MAX};
+        bmi_size_t size = i % 2 ? LARGE : 100;
+        op.posted = bmi_rpc_call(&op.id, rank->peer, "body",
+                                 body_pack(memory, (uint64_t)size, 0, 3, BMI_PACK_CHEAPER), NULL,
+                                 NULL, &options, &op, rank->context);
+        NEED(rank, op.posted >= 0);
+        op.done = op.posted == 1;
+        rank->pending += !op.done;
+        CHECK_STATUS(rank, call_end(rank, &op), 0);
+    }
+    memory_give_back(memory);
+}
+
+static void one_way(struct rank *rank)
+{
+    with_services(rank, one_way_call);
+    while (rank->role == RECEIVER && atomic_load(&ended_count) < 10)
+        op_collect(rank, 10);
+}
+
+/* Express pieces of any size: in the header, and in a message of their own. */
+static void express_run(struct bmi_rpc_request *request)
+{
+    struct bmi_message *reply = bmi_message_new();
+    const void *memory;
+    bmi_size_t size;
+    int status = bmi_unpack_in_place(bmi_rpc_arguments(request), &memory, &size);
+    if (status == 0)
+        bmi_pack(reply, memory, size, BMI_PACK_SAFER | BMI_UNPACK_EXPRESS);
+    bmi_rpc_reply(request, reply);
+}
+
+static int express_unpack(struct bmi_message *reply, void *argument)
+{
+    struct caller *caller = argument;
+    return bmi_unpack(reply, caller->memory, (bmi_size_t)caller->size, BMI_UNPACK_EXPRESS);
+}
+
+static void express_call(struct rank *rank)
+{
+    static const uint64_t sizes[] = {0, 1, 7, 3000, 5000, 12000, 20000, 100000, MIB - 8};
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char *memory = memory_take(rank, (bmi_size_t)sizes[i] + 1);
+        struct caller caller = {.size = sizes[i],
+                                .memory = memory_take(rank, (bmi_size_t)sizes[i] + 1)};
+        struct bmi_message *request = bmi_message_new();
+        pattern_fill(memory, (bmi_size_t)sizes[i], i);
+        bmi_pack(request, memory, (bmi_size_t)sizes[i], BMI_PACK_LATER | BMI_UNPACK_EXPRESS);
+        CHECK_STATUS(rank, call(rank, "express", request, express_unpack, &caller, CALL_MS), 0);
+        CHECK(rank, pattern_holds(caller.memory, (bmi_size_t)sizes[i], i));
+        memory_give_back(memory);
+        memory_give_back(caller.memory);
+    }
+    struct bmi_message *large = bmi_message_new();
+    char *memory = memory_take(rank, MIB);
+    CHECK_STATUS(rank, bmi_pack(large, memory, MIB, BMI_PACK_SAFER | BMI_UNPACK_EXPRESS),
+                 -BMI_EMSGSIZE);
+    bmi_message_free(large);
+    memory_give_back(memory);
+}
+
+static void express(struct rank *rank)
+{
+    static const struct bmi_rpc_service service = {.run = express_run};
+    if (rank->role == RECEIVER)
+        NEED_STATUS(rank, bmi_rpc_register("express", &service), 0);
+    rank_warm_up(rank);
+    if (rank->role == SENDER)
+        express_call(rank);
+    rank_barrier(rank);
+    if (rank->role == RECEIVER)
+        CHECK_STATUS(rank, bmi_rpc_unregister("express"), 0);
+}
+
+/* Many at once, of all kinds, some cancelled. */
+static void many_call(struct rank *rank)
+{
+    enum { CALLS = 200 };
+    static struct op ops[CALLS];
+    static struct caller callers[CALLS];
+    char *memory = memory_take(rank, 400000);
+    pattern_fill(memory, 400000, 9);
+    for (int i = 0; i < CALLS; i++) {
+        uint64_t size = (uint64_t)i * 1999 % 400000;
+        callers[i] =
+            (struct caller){.size = size, .memory = memory_take(rank, (bmi_size_t)size + 1)};
+        if (i % 4 == 0)
+            call_begin(rank, &ops[i], "null", NULL, NULL, NULL, CALL_MS);
+        else
+            call_begin(rank, &ops[i], i % 4 == 1 ? "later" : "body",
+                       body_pack(memory, size, size, 9, BMI_PACK_CHEAPER), body_unpack, &callers[i],
+                       CALL_MS);
+        if (i % 4 == 1 || i % 16 == 2)
+            BMI_cancel(ops[i].id, rank->context);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        bmi_error_code_t error = call_end(rank, &ops[i]);
+        bool cancelled = i % 4 == 1 || i % 16 == 2;
+        if (!cancelled || error != -BMI_ECANCEL)
+            CHECK_STATUS(rank, error, 0);
+        if (error == 0 && i % 4 >= 2)
+            CHECK(rank, pattern_holds(callers[i].memory, (bmi_size_t)callers[i].size, 10));
+        memory_give_back(callers[i].memory);
+    }
+    memory_give_back(memory);
+}
+
+static int many_later(struct bmi_rpc_request *request, struct bmi_message *arguments)
+{
+    int status = body_arrived(request, arguments);
+    return status == 0 ? BMI_RPC_LATER : status;
+}
+
+static void resume_cancelled(struct bmi_rpc_request *request)
+{
+    bmi_rpc_resume(request);
+}
+
+static void many(struct rank *rank)
+{
+    static const struct bmi_rpc_service later = {.arrived = many_later,
+                                                 .run = body_run,
+                                                 .cancelled = resume_cancelled,
+                                                 .ended = served_ended};
+    if (rank->role == RECEIVER) {
+        services_register(rank);
+        bmi_rpc_unregister("later");
+        NEED_STATUS(rank, bmi_rpc_register("later", &later), 0);
+    }
+    rank_warm_up(rank);
+    if (rank->role == SENDER)
+        many_call(rank);
+    rank_barrier(rank);
+    if (rank->role == RECEIVER)
+        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+    struct bmi_statistics after = statistics_of(rank, 0);
+    for (int64_t until = now_ms() + 10000; after.unmatched_messages > 0 && now_ms() < until;) {
+        op_collect(rank, 10);
+        after = statistics_of(rank, 0);
+    }
+    CHECK_EQUAL(rank, after.unmatched_messages, 0);
+}
+
+const struct conformance_case rpc_cases[] = {
+    {"RPC", "null calls", null_calls, 0, 0, 0},
+    {"RPC", "sizes and modes", sizes, 0, 0, 0},
+    {"RPC", "express pieces", express, 0, 0, 0},
+    {"RPC", "errors", errors, 0, 0, 0},
+    {"RPC", "deadlines and cancel", deadlines, 0, 0, 0},
+    {"RPC", "a deferred request", deferred, 0, 0, 0},
+    {"RPC", "one-way calls", one_way, 0, 0, 0},
+    {"RPC", "many at once", many, 0, 0, 0},
+    {NULL, NULL, NULL, 0, 0, 0},
+};
