@@ -53,9 +53,12 @@ struct call {
 /* What the step has to do without the lock. */
 enum action { NOTHING, AGAIN, READ_HEAD, READ_STREAM, WITHDRAW, WITHDRAW_ALL, FREE };
 
+enum { LATE_WITHDRAW = 1, LATE_WITHDRAW_ALL = 2 };
+
 static atomic_uint numbers;
 
 static void call_step(struct bmi_deferred *work);
+static void call_late(struct bmi_deferred *late);
 
 static struct call *call_of(struct exchange *exchange)
 {
@@ -117,7 +120,8 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
         return -BMI_ENOMEM;
     memset(call, 0, offsetof(struct call, reply_bytes));
     bmi__message_init(&call->reply);
-    bmi__exchange_init(&call->exchange, true, (int32_t)atomic_fetch_add(&numbers, 1), call_step);
+    bmi__exchange_init(&call->exchange, true, (int32_t)atomic_fetch_add(&numbers, 1), call_step,
+                       call_late);
     call->request = request != NULL ? request : bmi_message_new();
     call->unpack = unpack;
     call->argument = argument;
@@ -463,9 +467,24 @@ static void call_step(struct bmi_deferred *work)
         } else if (action == READ_STREAM) {
             unpack(call, call->reply_stream, NULL);
         } else if (action == WITHDRAW || action == WITHDRAW_ALL) {
-            parts_withdraw(call, action == WITHDRAW_ALL);
+            bmi__exchange_late(exchange, action == WITHDRAW ? LATE_WITHDRAW : LATE_WITHDRAW_ALL);
+            action = NOTHING;
         }
     }
     if (action == FREE && bmi__exchange_idle(exchange))
         call_release(call);
+}
+
+static void call_late(struct bmi_deferred *late)
+{
+    struct exchange *exchange = bmi__exchange_of_late(late);
+    struct call *call = call_of(exchange);
+    bool all = (exchange->late_work & LATE_WITHDRAW_ALL) != 0;
+    exchange->late_work = 0;
+    if (!exchange->over) {
+        parts_withdraw(call, all);
+        bmi__exchange_soon(exchange);
+    } else if (bmi__exchange_idle(exchange)) {
+        call_release(call);
+    }
 }

@@ -22,12 +22,25 @@ static void part_done_locked(struct peer *peer, struct op *op);
 static struct context parts_context = {.direct = part_done_locked};
 
 void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
-                        void (*step)(struct bmi_deferred *work))
+                        void (*step)(struct bmi_deferred *work),
+                        void (*late)(struct bmi_deferred *late))
 {
     memset(exchange, 0, sizeof *exchange);
     exchange->work.run = step;
+    exchange->late.run = late;
     exchange->is_call = is_call;
     exchange->number = number;
+}
+
+struct exchange *bmi__exchange_of_late(struct bmi_deferred *late)
+{
+    return (struct exchange *)((char *)late - offsetof(struct exchange, late));
+}
+
+void bmi__exchange_late(struct exchange *exchange, unsigned late_work)
+{
+    exchange->late_work |= late_work;
+    bmi_method_defer(&exchange->late);
 }
 
 struct peer *bmi__exchange_lock(struct exchange *exchange)
@@ -88,7 +101,7 @@ void bmi__exchange_leave_locked(struct peer *peer, struct exchange *exchange)
 
 bool bmi__exchange_idle(struct exchange *exchange)
 {
-    return !atomic_load(&exchange->work.pending);
+    return !atomic_load(&exchange->work.pending) && !atomic_load(&exchange->late.pending);
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */

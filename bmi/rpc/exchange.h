@@ -6,7 +6,9 @@
  * Locks. The members of an exchange are guarded by its peer's lock; those of a message by whoever
  * has the message at the moment: the poller while it unpacks. Parts complete under that lock, on
  * any thread, and queue the exchange's step. The poller alone runs steps, so a step never runs
- * twice at a time; it holds no peer's lock when it calls the program, perhaps a receive lock.
+ * twice at a time. It may run within the handling of a frame, with that link's receive lock held,
+ * which a cancel may need: cancels, and calls of the program's functions that may do anything, are
+ * left to `late`, which the poller runs without a lock.
  */
 #ifndef BMI_RPC_EXCHANGE_H
 #define BMI_RPC_EXCHANGE_H
@@ -32,6 +34,8 @@ struct part {
 
 struct exchange {
     struct bmi_deferred work; /* its step; first */
+    struct bmi_deferred late; /* what the step left for later */
+    unsigned late_work;       /* poller: which */
     struct op *op;            /* in its peer's list */
     struct part out[PARTS], in[PARTS];
     uint32_t outstanding; /* parts under way */
@@ -44,7 +48,11 @@ struct exchange {
 
 /* Prepares an exchange of zeroes. */
 void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
-                        void (*step)(struct bmi_deferred *work));
+                        void (*step)(struct bmi_deferred *work),
+                        void (*late)(struct bmi_deferred *late));
+struct exchange *bmi__exchange_of_late(struct bmi_deferred *late);
+/* Leaves work for later. Poller. */
+void bmi__exchange_late(struct exchange *exchange, unsigned late_work);
 /* Locks the peer of an exchange that is not over. */
 struct peer *bmi__exchange_lock(struct exchange *exchange);
 /* Unlocks it, and frees it if it is gone and this was its last operation. */
@@ -56,7 +64,7 @@ bool bmi__exchange_adopt_locked(struct peer *peer, struct exchange *exchange);
 /* Takes that away: the exchange is over, and its memory the caller's once the step does not wait to
  * run (bmi__exchange_idle). */
 void bmi__exchange_leave_locked(struct peer *peer, struct exchange *exchange);
-/* Whether the exchange, which is over, can be freed now; else its next step has to. */
+/* Whether the exchange, which is over, can be freed now; else its next step, or `late`, has to. */
 bool bmi__exchange_idle(struct exchange *exchange);
 
 /* Starts the sending of a part: `count` entries of a list. */

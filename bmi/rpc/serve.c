@@ -58,15 +58,19 @@ struct bmi_rpc_request {
     bool ended_by_service;   /* bmi_rpc_reply or bmi_rpc_fail */
     bool service_knows;      /* a function of the service was called */
     bool told;               /* `cancelled` was called */
+    bool resumed;            /* bmi_rpc_resume was called before `arrived` had returned */
     atomic_bool is_cancelled;
     void *list_buffer;
     bmi_size_t list_size;
     uint8_t reply_head[RPC_HEAD_MAX];
 };
 
-enum action { NOTHING, AGAIN, READ_HEAD, CALL_ARRIVED, CALL_CANCELLED, WITHDRAW, RUN, END, BAD };
+enum action { NOTHING, AGAIN, READ_HEAD, CALL_ARRIVED, RUN };
+
+enum { LATE_CANCELLED = 1, LATE_WITHDRAW = 2, LATE_END = 4 };
 
 static void request_step(struct bmi_deferred *work);
+static void request_late(struct bmi_deferred *late);
 
 /* ---- arrival --------------------------------------------------------------------------------- */
 
@@ -97,7 +101,7 @@ static struct bmi_rpc_request *request_make_locked(struct peer *peer, int32_t nu
     if (request == NULL)
         return NULL;
     memset(request, 0, sizeof *request);
-    bmi__exchange_init(&request->exchange, false, number, request_step);
+    bmi__exchange_init(&request->exchange, false, number, request_step, request_late);
     bmi__message_init(&request->arguments);
     if (bmi__exchange_adopt_locked(peer, &request->exchange))
         return request;
@@ -377,7 +381,7 @@ static void arrived_call(struct bmi_rpc_request *request)
         status = calls->arrived(request, &request->arguments);
     }
     struct peer *peer = bmi__exchange_lock(&request->exchange);
-    if (status == BMI_RPC_LATER) {
+    if (status == BMI_RPC_LATER && !request->resumed) {
         request->stage = DEFERRED;
     } else {
         int placed = bmi__message_placed(&request->arguments);
@@ -397,6 +401,8 @@ int bmi_rpc_resume(struct bmi_rpc_request *request)
         return -BMI_EINVAL;
     struct peer *peer = bmi__exchange_lock(&request->exchange);
     bool deferred = request->stage == DEFERRED;
+    bool early = request->stage == UNPACKING && !request->resumed;
+    request->resumed |= early;
     if (deferred) {
         int status = bmi__message_placed(&request->arguments);
         if (request->cancel_arrived || request->exchange.ended)
@@ -408,7 +414,7 @@ int bmi_rpc_resume(struct bmi_rpc_request *request)
         bmi__exchange_soon(&request->exchange);
     }
     bmi__exchange_unlock(peer);
-    return deferred ? 0 : -BMI_EINVAL;
+    return deferred || early ? 0 : -BMI_EINVAL;
 }
 
 /* Discards what was announced and has no receive. */
@@ -453,9 +459,10 @@ static enum action cancelled_locked(struct peer *peer, struct bmi_rpc_request *r
     atomic_store(&request->is_cancelled, true);
     if (request->stage == RUNNING || request->stage == DEFERRED) {
         reply_send_locked(peer, request, BMI__CANCELLED, NULL);
-        bool tell = !request->told && request->service->calls.cancelled != NULL;
+        if (!request->told && request->service->calls.cancelled != NULL)
+            bmi__exchange_late(&request->exchange, LATE_CANCELLED);
         request->told = true;
-        return tell ? CALL_CANCELLED : NOTHING;
+        return NOTHING;
     }
     if (request->stage != READY && request->stage != UNPACKING)
         give_up_locked(peer, request,
@@ -474,14 +481,17 @@ static enum action ending_locked(struct peer *peer, struct bmi_rpc_request *requ
     bmi__exchange_leave_locked(peer, &request->exchange);
     if (request->stream != NULL)
         streams_look_locked(peer);
-    return END;
+    bmi__exchange_late(&request->exchange, LATE_END);
+    return NOTHING;
 }
 
 static enum action next_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     const struct part *in = request->exchange.in;
-    if (awaits_absent(request))
-        return WITHDRAW;
+    if (awaits_absent(request)) {
+        bmi__exchange_late(&request->exchange, LATE_WITHDRAW);
+        return NOTHING;
+    }
     if ((request->cancel_arrived || request->exchange.ended) && request->stage != ENDING) {
         enum action action = cancelled_locked(peer, request);
         if (request->stage != ENDING)
@@ -535,19 +545,13 @@ static void request_over(struct bmi_rpc_request *request)
         service->calls.ended(request, status);
     BMI_unexpected_free(request->address, request->bytes);
     request->bytes = NULL;
-    if (bmi__exchange_idle(&request->exchange))
-        request_free(request);
 }
 
 static void request_step(struct bmi_deferred *work)
 {
     struct bmi_rpc_request *request = (struct bmi_rpc_request *)work;
-    if (request->exchange.over) {
-        request_free(request);
-        return;
-    }
-    enum action action = AGAIN;
-    while (action != NOTHING && action != END) {
+    enum action action = request->exchange.over ? NOTHING : AGAIN;
+    while (action != NOTHING) {
         struct peer *peer = bmi__exchange_lock(&request->exchange);
         action = next_locked(peer, request);
         bmi__exchange_unlock(peer);
@@ -555,15 +559,29 @@ static void request_step(struct bmi_deferred *work)
             head_look(request);
         else if (action == CALL_ARRIVED)
             arrived_call(request);
-        else if (action == CALL_CANCELLED)
-            request->service->calls.cancelled(request);
-        else if (action == WITHDRAW)
-            absent_withdraw(request);
         else if (action == RUN)
             run_queue(request), action = NOTHING;
     }
-    if (action == END)
-        request_over(request);
+}
+
+static void request_late(struct bmi_deferred *late)
+{
+    struct bmi_rpc_request *request = (struct bmi_rpc_request *)bmi__exchange_of_late(late);
+    unsigned work = request->exchange.late_work;
+    request->exchange.late_work = 0;
+    if (work & LATE_CANCELLED)
+        request->service->calls.cancelled(request);
+    if (request->exchange.over) {
+        if (request->bytes != NULL)
+            request_over(request);
+        if (bmi__exchange_idle(&request->exchange))
+            request_free(request);
+        else
+            bmi__exchange_late(&request->exchange, 0); /* after a step that is queued */
+    } else if (work & LATE_WITHDRAW) {
+        absent_withdraw(request);
+        bmi__exchange_soon(&request->exchange);
+    }
 }
 
 /* ---- accessors ------------------------------------------------------------------------------- */
