@@ -464,9 +464,49 @@ bool bmi__cancel_graces_locked(struct peer *peer, uint64_t now)
     return waiting;
 }
 
+/* ---- discarding ------------------------------------------------------------------------------ */
+
+/* Cancels a receive, and discards the message that it matches, now or later. */
+static void receive_discard(struct peer *peer, struct op *op, bmi_op_id_t id)
+{
+    if (op->stage == RECV_POSTED && !(op->flags & (OP_CANCEL_ASKED | OP_CANCEL_WAITS))) {
+        struct tag_queue *queue = bmi__tag_queue_find_locked(peer, op->tag);
+        bool live = bmi__receive_live(op);
+        if (haunt(peer, op)) {
+            queue->live -= live;
+            return;
+        }
+        question_begin(peer, queue, op); /* its memory is being written to */
+    } else if (op->stage == RECV_HELD) {
+        if (!message_swallow(peer, op))
+            return; /* its real result will come */
+        op->held = NULL;
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    } else {
+        receive_cancel(peer, op, id);
+    }
+}
+
 /* ---- the way in ----------------------------------------------------------------------------- */
 
-int bmi__cancel(struct op *op, bmi_op_id_t id)
+/* Cancels it, by the function for its kind. */
+static void cancel_locked(struct peer *peer, struct op *op, bmi_op_id_t id, bool discard)
+{
+    if (op->stage == STAGE_NEXT && op->kind != OP_EXCHANGE)
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    else if (op->kind == OP_RECV && discard)
+        receive_discard(peer, op, id);
+    else if (op->kind == OP_RECV)
+        receive_cancel(peer, op, id);
+    else if (op->kind == OP_PING)
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    else if (op->kind == OP_EXCHANGE)
+        bmi__upcalls->exchange_end_locked(op, BMI__CANCELLED);
+    else
+        send_cancel(peer, op);
+}
+
+static int cancel(struct op *op, bmi_op_id_t id, bool discard)
 {
     struct peer *peer = op->peer;
     if (peer == NULL)
@@ -479,18 +519,8 @@ int bmi__cancel(struct op *op, bmi_op_id_t id)
             return 0;
         peer_lock(peer);
     }
-    if (bmi__op_id(op) == id && op->peer == peer && op->stage != STAGE_DYING) {
-        if (op->stage == STAGE_NEXT)
-            bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-        else if (op->kind == OP_RECV)
-            receive_cancel(peer, op, id);
-        else if (op->kind == OP_PING)
-            bmi__op_complete_locked(op, BMI__CANCELLED, 0);
-        else if (op->kind == OP_EXCHANGE)
-            bmi__upcalls->exchange_end_locked(op, BMI__CANCELLED);
-        else
-            send_cancel(peer, op);
-    }
+    if (bmi__op_id(op) == id && op->peer == peer && op->stage != STAGE_DYING)
+        cancel_locked(peer, op, id, discard);
     struct bmi_link *link = peer->link;
     if (link != NULL)
         bmi_link_ref(link);
@@ -500,4 +530,14 @@ int bmi__cancel(struct op *op, bmi_op_id_t id)
         bmi_link_unref(link);
     }
     return 0;
+}
+
+int bmi__cancel(struct op *op, bmi_op_id_t id)
+{
+    return cancel(op, id, false);
+}
+
+void bmi__discard(struct op *op, bmi_op_id_t id)
+{
+    cancel(op, id, true);
 }

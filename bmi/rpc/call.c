@@ -244,7 +244,8 @@ static void unpack(struct call *call, const uint8_t *stream, const uint8_t *body
 static void head_read(struct call *call)
 {
     struct rpc_head *head = &call->reply_head;
-    size_t size = (size_t)call->exchange.in[PART_HEAD].size;
+    const struct part *part = &call->exchange.in[PART_HEAD];
+    size_t size = part->error == 0 ? (size_t)part->size : 0;
     int length = bmi__rpc_head_decode(call->reply_bytes, size, head);
     if (length < 0 || head->kind != RPC_REPLY) {
         *head = (struct rpc_head){0};
@@ -408,7 +409,9 @@ static bool orphan_wanted_locked(const struct peer *peer, const struct call *cal
 static enum action ending_locked(struct peer *peer, struct call *call)
 {
     struct exchange *exchange = &call->exchange;
-    bool failed_there = exchange->in[PART_HEAD].done && call->head_read && !exchange->ended;
+    if (exchange->in[PART_HEAD].done && !call->head_read)
+        return READ_HEAD; /* it announces what has to be discarded */
+    bool failed_there = exchange->in[PART_HEAD].done && !exchange->ended;
     bool lent = !bmi__parts_none_locked(exchange->out) || exchange->in[PART_STREAM].op != NULL ||
                 exchange->in[PART_BODY].op != NULL;
     if (lent && !call->withdrawn && !failed_there) {
@@ -449,7 +452,7 @@ static void parts_withdraw(struct call *call, bool all)
     int count = bmi__parts_list_locked(exchange->out, begun ? PART_STREAM : PART_HEAD, ids, 0);
     count = bmi__parts_list_locked(exchange->in, all ? PART_HEAD : PART_STREAM, ids, count);
     peer_unlock(peer);
-    bmi__parts_cancel(ids, count);
+    bmi__parts_cancel(ids, count, !all);
 }
 
 static void call_step(struct bmi_deferred *work)

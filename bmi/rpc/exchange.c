@@ -199,11 +199,13 @@ int bmi__parts_list_locked(const struct part parts[PARTS], int first, bmi_op_id_
     return count;
 }
 
-void bmi__parts_cancel(const bmi_op_id_t *ids, int count)
+void bmi__parts_cancel(const bmi_op_id_t *ids, int count, bool discard)
 {
     for (int i = 0; i < count; i++) {
         struct op *op = bmi__op_find(ids[i]);
-        if (op != NULL)
+        if (op != NULL && discard)
+            bmi__discard(op, ids[i]);
+        else if (op != NULL)
             bmi__cancel(op, ids[i]);
     }
 }

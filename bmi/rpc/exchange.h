@@ -78,8 +78,8 @@ void bmi__part_receive_locked(struct peer *peer, struct exchange *exchange, int 
 /* Adds the ids of the parts under way, from `first` on, to `count` others; returns their number. */
 int bmi__parts_list_locked(const struct part parts[PARTS], int first, bmi_op_id_t ids[2 * PARTS],
                            int count);
-/* Cancels them. No lock. */
-void bmi__parts_cancel(const bmi_op_id_t *ids, int count);
+/* Cancels them. `discard`: the messages of receives will come, and are discarded. No lock. */
+void bmi__parts_cancel(const bmi_op_id_t *ids, int count, bool discard);
 /* Whether no part of these is under way. */
 bool bmi__parts_none_locked(const struct part parts[PARTS]);
 

@@ -450,7 +450,7 @@ static void absent_withdraw(struct bmi_rpc_request *request)
         ids[count++] = bmi__op_id(exchange->in[PART_BODY].op);
     request->withdrawn = request->absent;
     peer_unlock(peer);
-    bmi__parts_cancel(ids, count);
+    bmi__parts_cancel(ids, count, false);
 }
 
 /* The request's caller has cancelled it, or has gone. */
