@@ -140,6 +140,7 @@ run_hello() {
 run_pair() {
   local bin=$1
   run_hello "$bin/hello_server" "$bin/hello_client"
+  run_hello "$bin/rpc_server" "$bin/rpc_client"
 
   start_server "$bin/statemachine_server"
   for bytes in 1 1000 300000; do
@@ -154,11 +155,12 @@ run_pair() {
   stop_server
 }
 clients=()
+programs="hello_server hello_client statemachine_server statemachine_client rpc_server rpc_client"
 
 libs=$(pkg-config --libs bmi)
 [ "${libs%% }" = "-L$libdir -lbmi" ] || [ "$(echo $libs | tr ' ' '\n' | grep -c '^-l')" = 1 ] ||
   fail "pkg-config wants more than -lbmi: $libs"
-for program in hello_server hello_client statemachine_server statemachine_client; do
+for program in $programs; do
   "$compiler" -Wall -Werror $(pkg-config --cflags bmi) $program.c -o "$work/bin/$program" $libs
 done
 needed=$(readelf -d "$work/bin/statemachine_server" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | sort | tr '\n' ' ')
@@ -174,7 +176,7 @@ echo "README: ok"
 
 mkdir "$work/static"
 static=$(pkg-config --static --libs bmi | sed "s|-lbmi|$libdir/libbmi.a|")
-for program in hello_server hello_client statemachine_server statemachine_client; do
+for program in $programs; do
   "$compiler" $(pkg-config --cflags bmi) $program.c -o "$work/static/$program" $static
 done
 readelf -d "$work/static/hello_client" | grep -q libbmi && fail "the static program needs libbmi.so"
@@ -192,13 +194,13 @@ TXT
 run_hello "$work/static/hello_server" "$work/static/own_names"
 echo "pkg-config, static: ok"
 
-cat >CMakeLists.txt <<'TXT'
+cat >CMakeLists.txt <<TXT
 cmake_minimum_required(VERSION 3.13)
 project(user C)
 find_package(bmi 0.1 REQUIRED)
-foreach(program hello_server hello_client statemachine_server statemachine_client)
-    add_executable(${program} ${program}.c)
-    target_link_libraries(${program} bmi::bmi)
+foreach(program $programs)
+    add_executable(\${program} \${program}.c)
+    target_link_libraries(\${program} bmi::bmi)
 endforeach()
 add_executable(static_client hello_client.c)
 target_link_libraries(static_client bmi::bmi_static)

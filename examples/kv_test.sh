@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# usage: kv_test.sh BIN CLIENTS BYTES
-# Runs kv_server and kv_client of the folder BIN, on a store in memory and on one on a disk: put,
-# get, a refusal, the largest value; then CLIENTS clients at once, which check that no value of up to
-# BYTES is a mixture, while a tenth of them is killed. The server ends by SIGINT, with status 0.
+# usage: kv_test.sh BIN NAME LARGEST CLIENTS BYTES
+# Runs NAME_server and NAME_client of the folder BIN, on a store in memory and on one on a disk: put,
+# get, refusals, the largest value, of LARGEST bytes; then CLIENTS clients at once, which check that
+# no value of up to BYTES is a mixture, while a tenth of them is killed. The server ends by SIGINT,
+# with status 0.
 set -euo pipefail
 
-bin=$1 clients=$2 bytes=$3
+bin=$1 name=$2 largest=$3 clients=$4 bytes=$5
 work=$(mktemp -d)
 pids=()
 cleanup() {
@@ -20,11 +21,11 @@ fail() {
   cat "$work"/*.log >&2 || true
   exit 1
 }
-client() { timeout 300 "$bin/kv_client" "$url" "$@"; }
+client() { timeout 300 "$bin/${name}_client" "$url" "$@"; }
 
 run() { # STORE
   mkfifo "$work/url"
-  "$bin/kv_server" tcp://127.0.0.1:0 "$1" >"$work/url" 2>"$work/server.log" &
+  "$bin/${name}_server" tcp://127.0.0.1:0 "$1" >"$work/url" 2>"$work/server.log" &
   server=$!
   pids=("$server")
   read -r url <"$work/url" || fail "the server does not start"
@@ -38,16 +39,22 @@ run() { # STORE
   [ "$(client get nothing)" = "0 -" ] || fail "get of nothing"
   client get absent 2>"$work/absent.log" && fail "get of an absent key"
   grep -q ENOENT "$work/absent.log" || fail "absent: another error"
-  client put large 67108865 x 2>"$work/large.log" && fail "put of too much"
+  if [ "$name" = rpc_kv ]; then
+    client delete nothing || fail "delete"
+    client get nothing 2>"$work/absent.log" && fail "get of a deleted key"
+    client delete nothing 2>"$work/absent.log" && fail "delete of an absent key"
+    grep -q ENOENT "$work/absent.log" || fail "deleted: another error"
+  fi
+  client put large $((largest + 1)) x 2>"$work/large.log" && fail "put of too much"
   grep -q EFBIG "$work/large.log" || fail "too large: another error"
-  client put large 67108864 x || fail "put of 64 MB"
-  [ "$(client get large)" = "67108864 x" ] || fail "get of 64 MB"
+  client put large "$largest" x || fail "put of the largest value"
+  [ "$(client get large)" = "$largest x" ] || fail "get of the largest value"
 
   local good=() victims=()
   for ((i = 0; i < clients; i++)); do
     rounds=3
     ((i % 10)) || rounds=1000000
-    "$bin/kv_client" "$url" loop 8 "$bytes" "$rounds" 2>"$work/client$i.log" &
+    "$bin/${name}_client" "$url" loop 8 "$bytes" "$rounds" 2>"$work/client$i.log" &
     pids+=($!)
     if ((i % 10)); then good+=($!); else victims+=($!); fi
   done
