@@ -28,7 +28,8 @@ PHRASES = re.compile(
     r"\b(?:[Ww]hoever|(?<!\w )[Ww]ho (?!is at|are we)|is told|are told|has (?:it|them|him)"
     r"|[Ww]hat (?:is|was|has|comes|came|goes|waits|needs|follows))\b")
 # The folders of the core, from the lowest layer to the highest.
-LAYERS = ("bmi/base/", "bmi/progress/", "bmi/state/", "bmi/protocol/", "bmi/connection/", "bmi/dispatch.", "bmi/api/")
+LAYERS = ("bmi/base/", "bmi/progress/", "bmi/state/", "bmi/protocol/", "bmi/connection/", "bmi/dispatch.",
+          "bmi/rpc/", "bmi/api/")
 ABOVE = ("methods/", "trove-stub/", "flow/", "job/")
 # tls is tcp with a layer between frames and sockets
 FOR_METHODS = ("bmi/method.h", "bmi/lock.h", "bmi/task.h", "methods/ip/", "methods/stream/", "methods/tcp/tcp.h")
