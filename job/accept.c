@@ -104,7 +104,7 @@ static bool take_one(struct bmi_job_context *context, const struct bmi__accept *
     }
     data->user_ptr = accept->job->user_ptr;
     reserved_end(context, true); /* before the machine can end */
-    if (bmi__sm_start_accepted(context, accept->table, data) == 0)
+    if (bmi__sm_start_owned(context, accept->table, data, SM_ACCEPTED, NULL) == 0)
         return true;
     bmi__unexpected_untake(data->message.buffer); /* a later poll tries again */
     free(data);

@@ -28,7 +28,9 @@ static enum bmi_task_status poll_run(struct bmi_task *task, void *argument)
 static const struct bmi__job_upcalls upcalls = {
     .watch_cancel_locked = bmi__job_watch_cancel_locked,
     .accept_cancel_locked = bmi__job_accept_cancel_locked,
+    .serve_cancel_locked = bmi__job_serve_cancel_locked,
     .accepted_end = bmi__job_accepted_end,
+    .served_end = bmi__job_served_end,
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -44,7 +44,7 @@ enum job_flags {
     JOB_CANCEL_WANTED = 2,  /* cancelled while POSTING */
     JOB_LISTED = 4,         /* among those that wait for an unexpected message */
     JOB_DEADLINE_FIRST = 8, /* a timer: its deadline comes before its time */
-    JOB_UNREPORTED = 16,    /* a machine that bmi_job_accept has started */
+    JOB_UNREPORTED = 16,    /* a machine that bmi_job_accept or bmi_job_serve has started */
     JOB_REPEATS = 32        /* a timer: READY with a time; a report makes it PENDING again */
 };
 
@@ -65,6 +65,7 @@ struct bmi__job {
         bmi_op_id_t op;
         struct bmi_sm *child;         /* BMI_JOB_MACHINE: that machine */
         struct bmi__job_watch *watch; /* BMI_JOB_SIGNAL, BMI_JOB_CHILD */
+        struct bmi__serve *serve;     /* BMI_JOB_SERVE */
         struct {
             uint64_t interval_ns, deadline_ns; /* JOB_REPEATS; deadline 0: none */
         } repeat;
@@ -108,8 +109,11 @@ struct bmi__job_upcalls {
     void (*watch_cancel_locked)(struct bmi_job_context *context, struct bmi__job *job,
                                 struct bmi__job_ends *ends);
     void (*accept_cancel_locked)(struct bmi_job_context *context, struct bmi__job_ends *ends);
-    /* A machine of bmi_job_accept has ended. No lock held. */
+    void (*serve_cancel_locked)(struct bmi_job_context *context, struct bmi__job *job,
+                                struct bmi__job_ends *ends);
+    /* A machine of bmi_job_accept, or of bmi_job_serve, has ended. No lock held. */
     void (*accepted_end)(struct bmi_job_context *context, struct bmi_job_accepted *data);
+    void (*served_end)(struct bmi_job_context *context, void *data, int result);
 };
 
 /* bmi_job_accept: see accept.c. */
@@ -182,6 +186,9 @@ enum sm_phase {
     SM_ENDED    /* as SM_RESUMED */
 };
 
+/* The function that started it. */
+enum sm_owner { SM_STARTED, SM_ACCEPTED, SM_SERVED };
+
 enum sm_cancel { SM_NOT_CANCELLED, SM_CANCEL_WANTED, SM_CANCEL_DELIVERED };
 
 struct sm_frame {
@@ -206,7 +213,7 @@ struct bmi_sm {
     bool cancelling;     /* lock */
     bool jobs_cancelled; /* lock: all of its jobs were cancelled since it began to wait */
     bool has_result;
-    bool accepted; /* by bmi_job_accept: upcalls->accepted_end follows its end */
+    uint8_t owner; /* enum sm_owner */
     uint16_t depth, depth_most;
     struct sm_frame frames[];
 };
@@ -358,9 +365,9 @@ void bmi__sm_trace_event(struct bmi__tracer *tracer, struct bmi_sm *machine,
 
 /* ---- machine.c ---- */
 
-/* Starts a machine with data that bmi_job_accept has made. */
-int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
-                           struct bmi_job_accepted *data);
+/* Starts a machine with data that accept.c or serve.c has made. `id` may be NULL. */
+int bmi__sm_start_owned(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
+                        enum sm_owner owner, bmi_job_id_t *id);
 /* Foreground: takes steps of this machine, if it is queued behind others. Returns whether it has
  * ended. */
 bool bmi__sm_run_first(struct bmi_job_context *context, bmi_job_id_t id);
@@ -374,6 +381,14 @@ bool bmi__job_accept_take(struct bmi_job_context *context);
 void bmi__job_accept_cancel_locked(struct bmi_job_context *context, struct bmi__job_ends *ends);
 /* One of its machines has ended: frees its data and message. Another message may take its place. */
 void bmi__job_accepted_end(struct bmi_job_context *context, struct bmi_job_accepted *data);
+
+/* ---- serve.c ---- */
+
+/* The serving job is cancelled: it starts no more machines. */
+void bmi__job_serve_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
+                                  struct bmi__job_ends *ends);
+/* One of its machines has ended, with this result: ends the request, if the machine has not. */
+void bmi__job_served_end(struct bmi_job_context *context, void *data, int result);
 
 /* ---- poll.c ---- */
 

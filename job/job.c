@@ -342,6 +342,7 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
     case BMI_JOB_SEND:
     case BMI_JOB_SEND_UNEXPECTED:
     case BMI_JOB_RECEIVE:
+    case BMI_JOB_RPC:
         BMI_cancel(job->op, context->bmi);
         break;
     case BMI_JOB_TROVE:
@@ -356,6 +357,9 @@ void bmi__job_cancel_locked(struct bmi_job_context *context, struct bmi__job *jo
         break;
     case BMI_JOB_ACCEPT:
         context->upcalls->accept_cancel_locked(context, ends);
+        break;
+    case BMI_JOB_SERVE:
+        context->upcalls->serve_cancel_locked(context, job, ends);
         break;
     case BMI_JOB_MACHINE:
         machine_cancel_locked(job->child, ends);

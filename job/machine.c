@@ -204,6 +204,16 @@ static int machine_awake(struct bmi_sm *machine)
     return result;
 }
 
+/* A machine of accept.c or serve.c has ended. */
+static void owner_notify(struct bmi_job_context *context, enum sm_owner owner, void *data,
+                         int result)
+{
+    if (owner == SM_ACCEPTED)
+        context->upcalls->accepted_end(context, data);
+    else if (owner == SM_SERVED)
+        context->upcalls->served_end(context, data, result);
+}
+
 /* After its last state: ends its job, once its own jobs have ended. Returns false if it must wait
  * for them. */
 static bool machine_end(struct bmi_sm *machine)
@@ -224,16 +234,17 @@ static bool machine_end(struct bmi_sm *machine)
     }
     if (tracer != NULL)
         bmi__sm_trace_event(tracer, machine, BMI_SM_ENDED, machine->result, machine->started_ns);
-    struct bmi_job_accepted *data = machine->accepted ? machine->frames[0].data : NULL;
+    enum sm_owner owner = (enum sm_owner)machine->owner;
+    void *data = machine->frames[0].data;
+    int result = machine->result;
     bmi_lock_take(&context->lock);
-    bmi__job_end_locked(context, machine->job, machine->result, 0, &ends);
+    bmi__job_end_locked(context, machine->job, result, 0, &ends);
     context->counts.machines_alive--;
     memory = machine_give_locked(context, machine);
     bmi_lock_give(&context->lock);
     bmi__job_after(context, &ends);
     free(memory);
-    if (data != NULL)
-        context->upcalls->accepted_end(context, data);
+    owner_notify(context, owner, data, result);
     return true;
 }
 
@@ -386,8 +397,8 @@ static void machine_drop(struct bmi_job_context *context, struct bmi_sm *machine
 
 static int machine_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
                          const struct bmi_sm_placement *placement,
-                         const struct bmi_job_options *options, bool accepted, bmi_job_id_t *id,
-                         struct bmi_job_status *status)
+                         const struct bmi_job_options *options, enum sm_owner owner,
+                         bmi_job_id_t *id, struct bmi_job_status *status)
 {
     int frames = table != NULL ? bmi__sm_frames(table) : -BMI_EINVAL;
     if (id != NULL)
@@ -406,8 +417,8 @@ static int machine_start(struct bmi_job_context *context, struct bmi_sm_table *t
         return result;
     }
     machine->job->child = machine;
-    machine->accepted = accepted;
-    if (accepted)
+    machine->owner = (uint8_t)owner;
+    if (owner != SM_STARTED)
         machine->job->flags |= JOB_UNREPORTED;
     if (id != NULL)
         *id = bmi__job_id(machine->job);
@@ -429,13 +440,13 @@ int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, vo
                  const struct bmi_sm_placement *placement, const struct bmi_job_options *options,
                  bmi_job_id_t *id, struct bmi_job_status *status)
 {
-    return machine_start(context, table, data, placement, options, false, id, status);
+    return machine_start(context, table, data, placement, options, SM_STARTED, id, status);
 }
 
-int bmi__sm_start_accepted(struct bmi_job_context *context, struct bmi_sm_table *table,
-                           struct bmi_job_accepted *data)
+int bmi__sm_start_owned(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
+                        enum sm_owner owner, bmi_job_id_t *id)
 {
-    return machine_start(context, table, data, NULL, NULL, true, NULL, NULL);
+    return machine_start(context, table, data, NULL, NULL, owner, id, NULL);
 }
 
 /* ---- questions, by actions ------------------------------------------------------------------- */

@@ -2,10 +2,10 @@
  *
  * bmi/job.h - one interface for all events that a server or client waits for, and state machines.
  *
- * A job is one operation: a message of BMI, an operation of storage (bmi/trove.h), a flow
- * (bmi/flow.h), a timer, an event of the program's own, a whole state machine. It is posted to a
- * job context with a user pointer and perhaps a deadline, and reported once by a test call on that
- * context, whatever its kind: one wait, one descriptor, one loop.
+ * A job is one operation: a message of BMI, a call (bmi/rpc.h), an operation of storage
+ * (bmi/trove.h), a flow (bmi/flow.h), a timer, an event of the program's own, a whole state
+ * machine. It is posted to a job context with a user pointer and perhaps a deadline, and reported
+ * once by a test call on that context, whatever its kind: one wait, one descriptor, one loop.
  *
  * A state machine is a static table: states with an action each, and where each result leads. A
  * machine in the midst of its table costs some hundred bytes and no thread; thousands wait at once.
@@ -31,6 +31,7 @@
 
 #include <bmi.h>
 #include <bmi/flow.h>
+#include <bmi/rpc.h>
 #include <bmi/task.h>
 #include <bmi/trove.h>
 
@@ -118,7 +119,9 @@ enum bmi_job_kind {
     BMI_JOB_FLOW,
     BMI_JOB_ACCEPT, /* machines for unexpected messages */
     BMI_JOB_SIGNAL,
-    BMI_JOB_CHILD /* the end of a process */
+    BMI_JOB_CHILD, /* the end of a process */
+    BMI_JOB_RPC,
+    BMI_JOB_SERVE /* machines for requests of a service */
 };
 
 /* How a job ended. */
@@ -194,6 +197,14 @@ int bmi_job_recv_list(struct bmi_job_context *context, BMI_addr_t from, void *co
 int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_info *info,
                        const struct bmi_job_options *options, bmi_job_id_t *id,
                        struct bmi_job_status *status);
+
+/* A call: bmi_rpc_call of bmi/rpc.h defines it. The request is taken, also where the job is
+ * refused. status->actual: the sizes of the reply's pieces. The job ends at the earlier of its
+ * deadline and the timeout_ms of `call`. */
+int bmi_job_rpc(struct bmi_job_context *context, BMI_addr_t server, const char *service,
+                struct bmi_message *request, bmi_rpc_unpack unpack, void *unpack_argument,
+                const struct bmi_rpc_options *call, const struct bmi_job_options *options,
+                bmi_job_id_t *id, struct bmi_job_status *status);
 
 /* Ends without an error at `due_ns`, a time as deadlines are; at once if that has passed. */
 int bmi_job_timer(struct bmi_job_context *context, uint64_t due_ns,
@@ -544,6 +555,50 @@ struct bmi_job_accepted {
 int bmi_job_accept(struct bmi_job_context *context, struct bmi_sm_table *table, int limit,
                    size_t data_size, const struct bmi_job_options *options, bmi_job_id_t *id,
                    struct bmi_job_status *status);
+
+/* The beginning of the data of a machine that bmi_job_serve has started. */
+struct bmi_job_request {
+    /* The request, which an action ends once, by bmi_rpc_reply or bmi_rpc_fail; after that no
+     * action may use it. */
+    struct bmi_rpc_request *request;
+    void *user_ptr; /* that of the options of bmi_job_serve */
+};
+
+/* A service whose requests are served by machines.
+ *   table      each request starts a machine of it when all of the request is there
+ *   data_size  bytes of a machine's data: zeroed, and beginning with a struct bmi_job_request; 0:
+ *              only that
+ *   arrived    as in struct bmi_rpc_service: unpacks the arguments. bmi_rpc_data(request) is the
+ *              machine's data, to store the arguments in; bmi_rpc_set_data and
+ *              bmi_rpc_argument are the library's. NULL: the request has no cheaper pieces, and
+ *              the machine unpacks it
+ *   release    the request has ended, and its machine, if it had one: frees what its data points
+ *              to; then the library frees the data. Any thread calls it, without a lock; it must
+ *              not block. NULL: there is nothing to free */
+struct bmi_job_service {
+    struct bmi_sm_table *table;
+    size_t data_size;
+    int (*arrived)(struct bmi_rpc_request *request, struct bmi_message *arguments);
+    void (*release)(void *data);
+};
+
+/* Offers a service under a name (bmi_rpc_register): starts a machine for each request. A machine
+ * that ends without having ended its request ends it: with its result if that is an error, else
+ * with EREMOTE (a one-way request: without an error). When the caller cancels its call or goes, the
+ * machine is cancelled (bmi_job_cancel). The machines' own ends are not reported.
+ *   options  as for all posts, except that `machine` must be NULL. Its deadline ends this job, not
+ *            the machines; an action sets its machine's own, see bmi_sm_set_deadline
+ * When the job is cancelled, or at its deadline, the service is withdrawn; the job ends when its
+ * machines, which are not cancelled, have ended. Requests without a machine at that time end with
+ * ENOSYS; `release` may be called for them until the last BMI_finalize. status->actual: how many
+ * machines it started. A context may serve any number of services.
+ * Returns: 0: pending, never 1; EINVAL (NULL, a bad table: the log has the details, data_size above
+ *          0 and below that of struct bmi_job_request), ENOMEM, ETIMEDOUT, ECANCEL, and the errors
+ *          of bmi_rpc_register. Owns: *service and the name are copied; the table is lent until the
+ *          job has ended. Threads: any. Blocks: no. */
+int bmi_job_serve(struct bmi_job_context *context, const char *name,
+                  const struct bmi_job_service *service, const struct bmi_job_options *options,
+                  bmi_job_id_t *id, struct bmi_job_status *status);
 
 /* ---- trace ----------------------------------------------------------------------------------- */
 
