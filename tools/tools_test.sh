@@ -255,6 +255,33 @@ if [ -x "$bin/bmi-keys" ]; then
   grep -q "psk has mode 0640" "$work/err" || { cat "$work/err"; fail "bmi-keys and an open file of keys"; }
 fi
 
+# ---- bmi-rpc ------------------------------------------------------------------------------------
+
+mkfifo "$work/rpc"
+"$bin/rpc_server" >"$work/rpc" &
+server=$!
+exec 6<"$work/rpc"
+read -r -t 20 rpc_url <&6 || fail "rpc_server printed no URL"
+for _ in 1 2 3; do status_is 0 "$bin/rpc_client" "$rpc_url"; done
+status_is 0 "$bin/bmi-rpc" "$rpc_url"
+grep -qE '^greet +3 +0 +0 +0 +[1-9][0-9]* +[1-9][0-9]*$' "$work/out" ||
+  { cat "$work/out"; fail "bmi-rpc and the counters of a service"; }
+grep -qE '^bmi.services +1 +0 +0 +1 ' "$work/out" || { cat "$work/out"; fail "bmi-rpc and bmi.services"; }
+status_is 0 "$bin/bmi-rpc" -i 0.1 "$rpc_url" greet
+grep -qx 'greet: 0.0 calls/s' "$work/out" || { cat "$work/out"; fail "bmi-rpc and an idle service"; }
+status_is 0 "$bin/bmi-rpc" -i 0.1 "$rpc_url" bmi.services # its second request is in the interval
+grep -qE '^bmi.services: [1-9][0-9.]* calls/s$' "$work/out" || { cat "$work/out"; fail "bmi-rpc's rate"; }
+status_is 1 "$bin/bmi-rpc" "$rpc_url" nobody
+grep -q 'nobody: no such service' "$work/err" || { cat "$work/err"; fail "bmi-rpc and no such service"; }
+kill "$server"
+wait "$server" 2>/dev/null || true
+server=
+status_is 1 "$bin/bmi-rpc" "$rpc_url"
+grep -q ECONNREFUSED "$work/err" || { cat "$work/err"; fail "bmi-rpc and no server"; }
+status_is 2 "$bin/bmi-rpc"
+status_is 2 "$bin/bmi-rpc" -i 0 "$rpc_url"
+status_is 2 "$bin/bmi-rpc" nonsense://host
+
 status_is 2 "$bin/bmi-ping"
 status_is 2 "$bin/bmi-ping" -c x "$url"
 status_is 2 "$bin/bmi-ping" -W -1 "$url"

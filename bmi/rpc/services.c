@@ -65,9 +65,9 @@ static int pool_start_locked(void)
     return status;
 }
 
-int bmi_rpc_register(const char *name, const struct bmi_rpc_service *calls)
+static int service_add(const char *name, const struct bmi_rpc_service *calls)
 {
-    if (!bmi__running() || name == NULL || name[0] == '\0' || calls == NULL || calls->run == NULL ||
+    if (name == NULL || name[0] == '\0' || calls == NULL || calls->run == NULL ||
         (calls->options & ~(unsigned)BMI_RPC_BLOCKING) != 0)
         return -BMI_EINVAL;
     if (strnlen(name, BMI_RPC_NAME_MAX) == BMI_RPC_NAME_MAX)
@@ -89,6 +89,14 @@ int bmi_rpc_register(const char *name, const struct bmi_rpc_service *calls)
     if (status < 0)
         free(service);
     return status;
+}
+
+int bmi_rpc_register(const char *name, const struct bmi_rpc_service *calls)
+{
+    if (!bmi__running())
+        return -BMI_EINVAL;
+    int status = service_add(BUILTIN_NAME, &bmi__builtin_service);
+    return status == 0 || status == -BMI_EEXIST ? service_add(name, calls) : status;
 }
 
 int bmi_rpc_unregister(const char *name)

@@ -17,6 +17,10 @@ struct service {
     char name[BMI_RPC_NAME_MAX];
 };
 
+/* The service "bmi.services" (builtin.c): offered from the first registration on. */
+#define BUILTIN_NAME "bmi.services"
+extern const struct bmi_rpc_service bmi__builtin_service;
+
 /* The service of that name, with a reference; NULL: none. Any thread. */
 struct service *bmi__service_get(const char *name);
 void bmi__service_put(struct service *service);

@@ -134,6 +134,7 @@ struct bmi_rpc_service {
 };
 
 /* Offers a service under a name to all peers, until bmi_rpc_unregister or the last BMI_finalize.
+ * From the first one on the library offers "bmi.services" as well, which bmi-rpc(1) asks.
  * Returns: 0; EINVAL (not initialized, NULL, no `run`, unknown option, empty name),
  *          ENAMETOOLONG, EEXIST (the name is taken), ENOMEM. Owns: both are copied. Threads: any.
  * Blocks: no. */
