@@ -31,24 +31,29 @@ enum contender {
     CONTENDER_BMI_PLAIN,      /* BMI, plain buffers */
     CONTENDER_BMI_BACKGROUND, /* BMI, progress=background */
     CONTENDER_LOCK_FREE,      /* the task manager */
+    CONTENDER_POST,           /* BMI's posted messages beside calls */
     CONTENDER_RAW,            /* sockets: blocking, or epoll for N x M */
     CONTENDER_RAW_POLL,       /* sockets, spinning on a non-blocking receive */
     CONTENDER_TLS,            /* OpenSSL on such sockets */
     CONTENDER_TLS_POLL,
     CONTENDER_MPI,
-    CONTENDER_FI,       /* libfabric's fi_pingpong */
-    CONTENDER_MEMCPY,   /* one process copies as much within its memory */
-    CONTENDER_SPINLOCK, /* the tree of lists of PIOMan's paper */
-    CONTENDER_LINE,     /* a cache line that goes to another CPU and back */
+    CONTENDER_MPI_PROBE, /* the receiver learns sizes by MPI_Mprobe */
+    CONTENDER_FI,        /* libfabric's fi_pingpong */
+    CONTENDER_MEMCPY,    /* one process copies as much within its memory */
+    CONTENDER_SPINLOCK,  /* the tree of lists of PIOMan's paper */
+    CONTENDER_LINE,      /* a cache line that goes to another CPU and back */
     CONTENDER_COUNT
 };
 
 #define BIT(contender) (1u << (contender))
-#define BITS_BMI (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND))
+#define BITS_BMI_OURS \
+    (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND))
+#define BITS_BMI (BITS_BMI_OURS | BIT(CONTENDER_POST)) /* processes of BMI */
 #define BITS_TLS (BIT(CONTENDER_TLS) | BIT(CONTENDER_TLS_POLL))
 #define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL) | BITS_TLS)
+#define BITS_MPI (BIT(CONTENDER_MPI) | BIT(CONTENDER_MPI_PROBE))
 /* The measured contenders; all others are references. */
-#define BITS_OURS (BITS_BMI | BIT(CONTENDER_LOCK_FREE))
+#define BITS_OURS (BITS_BMI_OURS | BIT(CONTENDER_LOCK_FREE))
 
 /* Options that only some patterns use. */
 enum {
@@ -78,10 +83,12 @@ enum first { FIRST_RECEIVER, FIRST_SENDER, FIRST_TOGETHER };
 struct work {
     uint8_t pattern;     /* place in the pattern table */
     bool verify;         /* check every byte */
-    bool plain;          /* plain buffers instead of BMI_memalloc's */
+    bool plain;          /* plain buffers instead of BMI_memalloc's; flow, rpc: bare messages, or
+                            MPI's probing */
     bool spin;           /* calls do not wait; sockets spin instead of block */
     uint8_t first;       /* enum first */
-    uint8_t on;          /* overlap: the side that computes */
+    uint8_t on;          /* overlap: the side that computes; rpc: the kind of call */
+    uint8_t figure;      /* rpc: enum rpc_figure; only the client needs it */
     uint8_t server;      /* number of the server asked */
     uint16_t client;     /* number of the client that asks */
     uint32_t window;     /* messages under way at once */
@@ -160,7 +167,7 @@ struct pattern {
     bool less_is_better;
     bool empty_messages; /* a size may be 0 */
     bool one_pair;       /* one server and one client only */
-    bool plain_is_bare;  /* bmi-plain is the messages without the flows, not other memory */
+    bool plain_is_bare;  /* work.plain means bare messages, not other memory */
     bool low_quartile;   /* the value is not the median of samples, but a quarter from below */
     unsigned takes;      /* TAKES_* bits of options that mean something to it */
     enum post post;      /* if not given; POST_DEFAULT: a window */
@@ -173,6 +180,8 @@ struct pattern {
     /* Prepares a grid's rows if they do not differ by size only: work, panel, label. Returns:
      * their number, at most ROWS_MAX. */
     int (*rows)(const struct options *options, const struct grid *grid, struct row *rows);
+    /* Prints at the end of the run figures that combine several rows. */
+    void (*end_print)(const struct report *report);
     /* The whole run, where it needs no other process. */
     void (*run_here)(const struct options *options, struct report *report);
     /* The value from the slowest client's figure (seconds, unless run_* states another unit). */
@@ -230,6 +239,8 @@ void compute(uint64_t time_us); /* for so long in CPU time, not wall-clock time 
 void request_encode(uint8_t bytes[REQUEST_SIZE], const struct work *work);
 void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE]);
 void work_start(struct work *work, const struct options *options);
+/* Sets the members that depend on the contender. */
+void work_contender_set(struct work *work, const struct options *options, enum contender contender);
 /* Sets the window from the sample's size and amount, where not every sample has the same. */
 void work_window_set(struct work *work, const struct options *options);
 void work_fill(struct work *work, const struct options *options, const struct grid *grid,

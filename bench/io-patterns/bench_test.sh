@@ -70,6 +70,22 @@ drawing, table = open(sys.argv[1] + "/flow.svg").read(), open(sys.argv[1] + "/ta
 assert all(drawing.count(row[0]) == 1 and table.count(row[0]) == 1 for row in rows), rows
 PY
 
+# given calls, then each panel has its unit, and the ratio of many in flight to one follows
+"$bench" rpc --messages 200 --size 1K,100001 --reps 1 --reference post,raw \
+  --json "$folder/rpc.json" --plot "$folder/rpc.svg" >"$folder/table" 2>&1 ||
+  fail "rpc: $(cat "$folder/table")"
+grep -q "64 in flight to 1: bmi [0-9.]* post [0-9.]* raw [0-9.]*$" "$folder/table" ||
+  fail "no ratio of calls in flight: $(cat "$folder/table")"
+python3 - "$folder" <<'PY' || fail "JSON or SVG of rpc: $(cat "$folder/table")"
+import json, sys, xml.dom.minidom
+lines = [json.loads(line) for line in open(sys.argv[1] + "/rpc.json")]
+rows = {(line["panel"], line["label"], line["implementation"]) for line in lines}
+assert len(lines) == len(rows) == 3 * (3 * 3 + 4 * 2), rows
+assert {line["unit"] for line in lines} == {"us", "calls/s", "MB/s"}
+assert all(line["value"] > 0 and line["unit"] in line["panel"] for line in lines), lines
+xml.dom.minidom.parse(sys.argv[1] + "/rpc.svg")
+PY
+
 # given wrong options, then each is refused with a message
 refused() {
   if "$bench" "$@" >"$folder/out" 2>&1; then
@@ -116,6 +132,10 @@ refused read --buffers none
 refused read --reference fi
 refused latency --reference fi
 refused latency --reference memcpy
+refused latency --reference post
+refused read --reference mpi-probe
+refused rpc --window 4
+refused rpc --size 0
 refused tasks --grid 1x2
 refused tasks --verify
 refused tasks --tree nonsense:0

@@ -82,6 +82,16 @@ void side_request(struct bmi_side *side, struct bmi_op *op, BMI_addr_t to, const
     op_posted(side, op, status, "BMI_post_sendunexpected");
 }
 
+void side_call(struct bmi_side *side, struct bmi_op *op, BMI_addr_t to, const char *service,
+               struct bmi_message *request, bmi_rpc_unpack unpack, void *argument)
+{
+    bmi_op_id_t id;
+    op->expected = -1;
+    op_posted(side, op,
+              bmi_rpc_call(&id, to, service, request, unpack, argument, NULL, op, side->context),
+              "bmi_rpc_call");
+}
+
 static void op_run(struct bmi_op *op)
 {
     if (op->expected >= 0 && op->actual != op->expected)
@@ -123,7 +133,7 @@ int side_step(struct bmi_side *side, int wait_ms)
         side->outstanding--;
         if (side->ending && errors[i] != 0)
             continue;
-        bmi_check(errors[i], op->expected < 0 ? "a send" : "a receive");
+        bmi_check(errors[i], op->expected < 0 ? "a send or a call" : "a receive");
         op->actual = sizes[i];
         op_run(op);
     }

@@ -11,6 +11,7 @@
 
 #include "bench.h"
 #include "bmi.h"
+#include "bmi/rpc.h"
 #include "layout.h"
 
 #define WAIT_MS 100 /* bound of one wait; between waits a server checks whether it must end */
@@ -18,7 +19,7 @@
 struct bmi_op {
     struct bmi_op *next; /* in the list of those that completed at once */
     void (*complete)(struct bmi_op *op);
-    bmi_size_t expected; /* a receive's bytes, which must come exactly; -1 for a send */
+    bmi_size_t expected; /* a receive's bytes, which must come exactly; -1 for a send or a call */
     bmi_size_t actual;
 };
 
@@ -65,6 +66,9 @@ void side_recv_list(struct bmi_side *side, struct bmi_op *op, BMI_addr_t from,
                     const struct bmi_pieces *pieces, bmi_size_t size, bmi_msg_tag_t tag);
 void side_request(struct bmi_side *side, struct bmi_op *op, BMI_addr_t to, const struct work *work,
                   uint8_t bytes[REQUEST_SIZE]);
+
+void side_call(struct bmi_side *side, struct bmi_op *op, BMI_addr_t to, const char *service,
+               struct bmi_message *request, bmi_rpc_unpack unpack, void *argument);
 
 /* Runs the callbacks of completed operations, waiting at most `wait_ms` for one. Returns:
  * completions run. */

@@ -87,9 +87,11 @@ bool control_work(int control, struct work *work, uint64_t *start_ns)
             die("control line too long");
     }
     line[used] = 0;
-    if (sscanf(line, "run %" SCNu32 " %" SCNu64 " %" SCNu32 " %" SCNu64 " %" SCNu8 " %" SCNu16,
-               &work->size, &work->amount, &work->sequence, start_ns, &work->on,
-               &work->compute_us) != 6)
+    if (sscanf(line,
+               "run %" SCNu32 " %" SCNu64 " %" SCNu32 " %" SCNu64 " %" SCNu8 " %" SCNu8 " %" SCNu16
+               " %" SCNu32,
+               &work->size, &work->amount, &work->sequence, start_ns, &work->on, &work->figure,
+               &work->compute_us, &work->window) != 8)
         die("control line not understood: %s", line);
     return true;
 }
@@ -112,7 +114,6 @@ void samples_take(int control, const struct options *options, const char *note,
     work_start(&work, options);
     control_tell(control, "ready %s", note);
     while (control_work(control, &work, &start_ns)) {
-        work_window_set(&work, options);
         start_await(start_ns);
         control_tell(control, "result %.9g", run(client, &work));
     }

@@ -106,7 +106,7 @@ static void grids_run(const struct options *options, struct report *report)
 {
     descriptors_raise();
     launch_open();
-    if ((options->contenders & BIT(CONTENDER_MPI)) && !launch_mpi_found())
+    if ((options->contenders & BITS_MPI) && !launch_mpi_found())
         die("--reference mpi: bmi-bench-mpi beside this program and mpiexec are wanted "
             "(install mpich and build again)");
     if (options->contenders & BIT(CONTENDER_FI))

@@ -212,10 +212,10 @@ void group_start(struct group *group, enum contender contender, const struct opt
     group->members = allocate((size_t)count * sizeof *group->members);
     for (int i = 0; i < count; i++)
         group->members[i].line = -1;
-    if (contender == CONTENDER_MPI) {
+    if (BIT(contender) & BITS_MPI) {
         if (elsewhere)
             die("--reference mpi: MPI places its own processes; see --help");
-        process_add(group, launch_mpi(options, grid));
+        process_add(group, launch_mpi(options, contender, grid));
         hellos_await(group, count);
         lines_await(group, 0, count, "ready");
         return;
@@ -252,7 +252,7 @@ static double memcpy_sample(const struct work *work)
 double group_sample(struct group *group, const struct work *work)
 {
     int count = members_count(group);
-    bool mpi = group->contender == CONTENDER_MPI;
+    bool mpi = BIT(group->contender) & BITS_MPI;
     double slowest = 0;
     if (group->contender == CONTENDER_FI)
         return fi_pingpong_sample(group->options, work);
@@ -262,9 +262,9 @@ double group_sample(struct group *group, const struct work *work)
     uint64_t start = now_ns() + START_LEAD_NS + (uint64_t)count * 20000u;
     for (int i = mpi ? 0 : group->servers; i < count; i++) {
         char text[256];
-        format_text(text, sizeof text, "run %u %llu %u %llu %u %u\n", work->size,
+        format_text(text, sizeof text, "run %u %llu %u %llu %u %u %u %u\n", work->size,
                     (unsigned long long)work->amount, work->sequence, (unsigned long long)start,
-                    work->on, work->compute_us);
+                    work->on, work->figure, work->compute_us, work->window);
         if (send(group->members[i].line, text, strlen(text), MSG_NOSIGNAL) < 0)
             member_lost(group, i, "has ended");
     }
@@ -289,7 +289,7 @@ static void mpi_end(const struct group *group)
 
 void group_end(struct group *group)
 {
-    bool mpi = group->contender == CONTENDER_MPI;
+    bool mpi = BIT(group->contender) & BITS_MPI;
     if (mpi)
         mpi_end(group);
     for (int i = 0; i < members_count(group); i++)

@@ -271,7 +271,7 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     return child;
 }
 
-pid_t launch_mpi(const struct options *options, const struct grid *grid)
+pid_t launch_mpi(const struct options *options, enum contender contender, const struct grid *grid)
 {
     struct command command = {0};
     option_add(&command, "mpiexec", "-n");
@@ -281,7 +281,7 @@ pid_t launch_mpi(const struct options *options, const struct grid *grid)
     argument_add(&command, mpi_path);
     number_add(&command, "--servers", (unsigned long long)grid->servers);
     number_add(&command, "--clients", (unsigned long long)grid->clients);
-    option_add(&command, "--contender", "mpi");
+    option_add(&command, "--contender", contender_name(contender));
     if (options->bind)
         argument_add(&command, "--bind");
     common_add(&command, options);

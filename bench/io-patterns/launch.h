@@ -20,7 +20,7 @@ int launch_accept(void); /* a process's line; only this user's processes get one
 pid_t launch_self(const struct options *options, enum contender contender, const char *role,
                   int number, const char *urls);
 /* Starts mpiexec with all ranks. */
-pid_t launch_mpi(const struct options *options, const struct grid *grid);
+pid_t launch_mpi(const struct options *options, enum contender contender, const struct grid *grid);
 /* Starts another program; its output goes to `out`, -1: nowhere. */
 pid_t launch_other(const struct options *options, const char *const *arguments, int out);
 /* The path of a program that was installed with this one. */

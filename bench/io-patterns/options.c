@@ -94,8 +94,9 @@ static const char help_text[] =
     "  --grid NxM,NxM,...   several numbers of servers and clients, one after the other, in place\n"
     "                       of --servers and --clients\n"
     "  --bind               bind each process to a CPU, servers first, in turn\n"
-    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency), mpi, tls, tls-poll\n"
-    "                       (latency): OpenSSL on sockets, fi (latency, bandwidth:\n"
+    "  --reference LIST     what to run beside BMI: raw, raw-poll (latency, rpc), mpi, mpi-probe\n"
+    "                       (rpc: MPI_Mprobe), post (rpc: posted messages), tls, tls-poll\n"
+    "                       (latency, rpc): OpenSSL on sockets, fi (latency, bandwidth:\n"
     "                       libfabric's fi_pingpong on the method's provider),\n"
     "                       memcpy (bandwidth: one process's copies within its memory)\n"
     "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
@@ -107,7 +108,8 @@ static const char help_text[] =
     "  --msg LIST           the same\n"
     "  --threads LIST       threads, tasks: how many (the same option under another name)\n"
     "  --bytes SIZE         read, write, flow: bytes a pair; bandwidth: bytes\n"
-    "  --messages COUNT     rate: messages; latency, threads: round trips; overlap: messages;\n"
+    "  --messages COUNT     rate: messages; rpc: calls; latency, threads: round trips; overlap: "
+    "messages;\n"
     "                       testcost, reapcost: calls; tasks, job: of these; idle: ms;\n"
     "                       handshake: connections\n"
     "  --segment SIZE       read, write: bytes of a client's list segment (64K)\n"
@@ -232,13 +234,14 @@ static void url_take(struct options *options, const char *text)
 
 static void reference_take(struct options *options, const char *text)
 {
-    for (enum contender i = CONTENDER_RAW; i <= CONTENDER_MEMCPY; i++)
+    for (enum contender i = CONTENDER_POST; i <= CONTENDER_MEMCPY; i++)
         if (strcmp(text, contender_name(i)) == 0 || (i == CONTENDER_FI && !strcmp(text, "fi"))) {
             options->contenders |= BIT(i);
             return;
         }
     if (strcmp(text, "none") != 0)
-        refuse("--reference %s: raw, raw-poll, tls, tls-poll, mpi, fi, memcpy, or none is wanted",
+        refuse("--reference %s: post, raw, raw-poll, tls, tls-poll, mpi, mpi-probe, fi, memcpy, or "
+               "none is wanted",
                text);
 }
 

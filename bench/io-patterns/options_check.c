@@ -66,11 +66,13 @@ static void contenders_check(const struct options *options)
         [CONTENDER_BMI] = "--progress caller or --buffers memalloc",
         [CONTENDER_BMI_PLAIN] = "--buffers plain",
         [CONTENDER_BMI_BACKGROUND] = "--progress background",
+        [CONTENDER_POST] = "--reference post",
         [CONTENDER_RAW] = "--reference raw",
         [CONTENDER_RAW_POLL] = "--reference raw-poll",
         [CONTENDER_TLS] = "--reference tls",
         [CONTENDER_TLS_POLL] = "--reference tls-poll",
         [CONTENDER_MPI] = "--reference mpi",
+        [CONTENDER_MPI_PROBE] = "--reference mpi-probe",
         [CONTENDER_FI] = "--reference fi",
         [CONTENDER_MEMCPY] = "--reference memcpy",
     };
@@ -128,7 +130,7 @@ static void memory_check(const struct options *options)
 /* The references that have one way to post. */
 static void post_check(const struct options *options)
 {
-    const unsigned others = BIT(CONTENDER_MPI) | BIT(CONTENDER_FI);
+    const unsigned others = BITS_MPI | BIT(CONTENDER_FI);
     bool whole = options->post == POST_ALL || options->post == POST_ONE;
     if (options->given & TAKES_WINDOW && options->pattern->takes & TAKES_POST && whole)
         refuse("--window: with --post window");

@@ -9,13 +9,15 @@
 
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
     pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
-    pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake;
+    pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake, pattern_rpc;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,    &pattern_write,    &pattern_latency,   &pattern_bandwidth,
-    &pattern_rate,    &pattern_testcost, &pattern_reapcost,  &pattern_idle,
-    &pattern_memory,  &pattern_job,      &pattern_tasks,     &pattern_overlap,
-    &pattern_threads, &pattern_flow,     &pattern_handshake, NULL,
+    &pattern_read,      &pattern_write, &pattern_latency,
+    &pattern_bandwidth, &pattern_rate,  &pattern_testcost,
+    &pattern_reapcost,  &pattern_idle,  &pattern_memory,
+    &pattern_job,       &pattern_tasks, &pattern_overlap,
+    &pattern_threads,   &pattern_flow,  &pattern_handshake,
+    &pattern_rpc,       NULL,
 };
 
 const struct pattern *pattern_named(const char *name)
@@ -51,11 +53,13 @@ const char *contender_name(enum contender contender)
         [CONTENDER_BMI_PLAIN] = "bmi-plain",
         [CONTENDER_BMI_BACKGROUND] = "bmi-background",
         [CONTENDER_LOCK_FREE] = "lock-free",
+        [CONTENDER_POST] = "post",
         [CONTENDER_RAW] = "raw",
         [CONTENDER_RAW_POLL] = "raw-poll",
         [CONTENDER_TLS] = "tls",
         [CONTENDER_TLS_POLL] = "tls-poll",
         [CONTENDER_MPI] = "mpi",
+        [CONTENDER_MPI_PROBE] = "mpi-probe",
         [CONTENDER_FI] = "fi_pingpong",
         [CONTENDER_MEMCPY] = "memcpy",
         [CONTENDER_SPINLOCK] = "spinlock",

@@ -27,11 +27,13 @@ static const char *const colours[CONTENDER_COUNT] = {
     [CONTENDER_BMI_PLAIN] = "#56b4e9",
     [CONTENDER_BMI_BACKGROUND] = "#cc79a7",
     [CONTENDER_LOCK_FREE] = "#0072b2",
+    [CONTENDER_POST] = "#56b4e9",
     [CONTENDER_RAW] = "#d55e00",
     [CONTENDER_RAW_POLL] = "#e69f00",
     [CONTENDER_TLS] = "#882255",
     [CONTENDER_TLS_POLL] = "#aa4499",
     [CONTENDER_MPI] = "#009e73",
+    [CONTENDER_MPI_PROBE] = "#f0e442",
     [CONTENDER_FI] = "#000000",
     [CONTENDER_MEMCPY] = "#999999",
     [CONTENDER_SPINLOCK] = "#d55e00",
@@ -140,7 +142,7 @@ static void head_write(const struct plot *plot)
             "<text x=\"%d\" y=\"24\" text-anchor=\"end\" fill=\"#555\">%s of %d, whiskers "
             "from least to greatest; %s is better%s</text>\n",
             WIDTH - RIGHT, pattern->low_quartile ? "lower quartile" : "median", options->reps,
-            pattern->less_is_better ? "less" : "more",
+            row_less_is_better(&plot->rows[0], pattern) ? "less" : "more",
             options->verify ? "; NOT a measurement (--verify)" : "");
 }
 
@@ -170,7 +172,7 @@ static void axes_write(const struct plot *plot)
             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s%s</text>\n"
             "<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
             (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, what, bytes ? " (bytes)" : "",
-            (TOP + HEIGHT - BOTTOM) / 2, pattern->unit);
+            (TOP + HEIGHT - BOTTOM) / 2, row_unit(&plot->rows[0], pattern));
 }
 
 static void legend_write(const struct plot *plot)

@@ -28,6 +28,16 @@ int rows_prepare(const struct options *options, const struct grid *grid, struct 
     return count;
 }
 
+const char *row_unit(const struct row *row, const struct pattern *pattern)
+{
+    return row->unit ? row->unit : pattern->unit;
+}
+
+bool row_less_is_better(const struct row *row, const struct pattern *pattern)
+{
+    return row->unit ? strcmp(row->unit, "us") == 0 : pattern->less_is_better;
+}
+
 void row_open(struct row *row, const struct options *options, unsigned contenders)
 {
     for (int i = 0; i < CONTENDER_COUNT; i++)
@@ -192,7 +202,7 @@ static void json_line_write(FILE *file, const struct report *report, const struc
     const struct options *options = report->options;
     const struct pattern *pattern = options->pattern;
     const struct series *series = &row->series[contender];
-    bool bmi = BIT(contender) & BITS_BMI;
+    bool bmi = BIT(contender) & BITS_BMI_OURS;
     bool bare = contender == CONTENDER_BMI_PLAIN && pattern->plain_is_bare;
     uint32_t size = pattern->message_size ? pattern->message_size : row->work.size;
     uint64_t bytes = pattern->amount_is_bytes ? row->work.amount : row->work.amount * size;
@@ -226,7 +236,7 @@ static void json_line_write(FILE *file, const struct report *report, const struc
         fprintf(file, "\"memory\": %llu, ", (unsigned long long)row->work.memory);
     if (series->note[0])
         fprintf(file, "\"note\": \"%s\", ", series->note);
-    fprintf(file, "\"unit\": \"%s\", \"value\": %.6g, \"samples\": [", pattern->unit,
+    fprintf(file, "\"unit\": \"%s\", \"value\": %.6g, \"samples\": [", row_unit(row, pattern),
             series->value);
     for (int i = 0; i < series->count; i++)
         fprintf(file, "%s%.6g", i ? ", " : "", series->samples[i]);
@@ -248,6 +258,8 @@ static void json_write(const struct report *report, const char *path)
 
 void report_end(const struct report *report)
 {
+    if (report->options->pattern->end_print)
+        report->options->pattern->end_print(report);
     if (report->options->json)
         json_write(report, report->options->json);
     if (report->options->plot)

@@ -21,6 +21,7 @@ struct series {
  * distinguishes them within a panel (neighbours with equal text: one part of table and drawing). */
 struct row {
     char panel[64], label[48];
+    const char *unit; /* of this panel; NULL: the pattern's. Of times less is better */
     struct grid grid;
     struct work work;
     struct series series[CONTENDER_COUNT];
@@ -34,6 +35,8 @@ struct report {
 
 /* Prepares the rows of a grid. Returns: their number. */
 int rows_prepare(const struct options *options, const struct grid *grid, struct row *rows);
+const char *row_unit(const struct row *row, const struct pattern *pattern);
+bool row_less_is_better(const struct row *row, const struct pattern *pattern);
 /* Room for the samples of the contenders that take part. */
 void row_open(struct row *row, const struct options *options, unsigned contenders);
 void row_finish(struct row *row, const struct options *options);

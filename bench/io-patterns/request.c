@@ -72,18 +72,25 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
     work->window = (uint32_t)message_count(work); /* bandwidth posts all of them then */
 }
 
+void work_contender_set(struct work *work, const struct options *options, enum contender contender)
+{
+    const unsigned plain =
+        BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_POST) | BIT(CONTENDER_MPI_PROBE);
+    const unsigned spins = BIT(CONTENDER_RAW_POLL) | BIT(CONTENDER_TLS_POLL);
+    work->plain = BIT(contender) & plain;
+    work->spin = options->poll || BIT(contender) & spins;
+}
+
 /* Sets the members that a client knows for all its samples. */
 void work_start(struct work *work, const struct options *options)
 {
     *work = (struct work){.pattern = pattern_number(options->pattern),
                           .verify = options->verify,
-                          .plain = options->contender == CONTENDER_BMI_PLAIN,
-                          .spin = options->poll || options->contender == CONTENDER_RAW_POLL ||
-                                  options->contender == CONTENDER_TLS_POLL,
                           .first = (uint8_t)options->first,
                           .client = (uint16_t)options->number,
                           .memory = options->memory,
                           .window = (uint32_t)options->window};
+    work_contender_set(work, options, options->contender);
 }
 
 void work_window_set(struct work *work, const struct options *options)

@@ -107,12 +107,11 @@ static double sample_take(struct alone *alone, enum contender contender, struct 
     const struct pattern *pattern = alone->options->pattern;
     uint64_t requests = (uint64_t)alone->world->clients;
     double figure = 0, slowest = 0;
-    work->plain = contender == CONTENDER_BMI_PLAIN;
-    work->spin = alone->options->poll || contender == CONTENDER_RAW_POLL;
+    work_contender_set(work, alone->options, contender);
     work->sequence = ++alone->sequence;
     data_allocator_set(NULL); /* BMI's own samples and requests set it again */
     MPI_Barrier(MPI_COMM_WORLD);
-    if (contender == CONTENDER_MPI)
+    if (BIT(contender) & BITS_MPI)
         figure = mpi_sample(alone, work);
     else if (alone->server && BIT(contender) & BITS_BMI)
         bmi_server_run(&alone->bmi_server, requests);

@@ -14,7 +14,8 @@
 #define END_SECONDS 5
 
 static const struct mpi_pattern *const mpi_patterns[] = {&mpi_read,      &mpi_write, &mpi_latency,
-                                                         &mpi_bandwidth, &mpi_rate,  &mpi_overlap};
+                                                         &mpi_bandwidth, &mpi_rate,  &mpi_overlap,
+                                                         &mpi_rpc};
 
 const struct mpi_pattern *mpi_pattern_named(const char *name)
 {
