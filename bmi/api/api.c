@@ -148,7 +148,8 @@ static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
     *id = bmi__op_id(op);
     if (bmi__op_is_first(op, OP_PENDING))
         return 0;
-    if (op->error != 0 || op->kind == OP_PING || bmi__setting(SETTING_IMMEDIATE) == 0) {
+    bool immediate = op->kind != OP_PING && op->kind != OP_EXCHANGE;
+    if (op->error != 0 || !immediate || bmi__setting(SETTING_IMMEDIATE) == 0) {
         atomic_store(&op->state, OP_PENDING);
         bmi__context_complete(op);
         return 0;

@@ -343,6 +343,7 @@ static void stop(void)
     bmi__book_unlock();
     bmi__services_stop();
     bmi__exchanges_free();
+    bmi__calls_stop();
     bmi__deadlines_stop();
     bmi__failure_stop();
     bmi__timers_forget();

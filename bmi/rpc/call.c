@@ -6,7 +6,7 @@
  * stream and the body, if they travel apart. The server sends one reply to each request, whatever
  * happens to it; so the receive for the header ends, at the latest with the link. When the reply's
  * header is there, the program unpacks its stream, and the body is received to the places that it
- * names. The step looks at what has happened and does the next thing.
+ * names. The step looks at the parts that have ended and does the next thing.
  *
  * A call that has to end early withdraws what it has not sent. It is reported once no memory of the
  * program is lent any more. If the request's header has gone, the server gets a CANCEL, and the
@@ -15,6 +15,7 @@
 #include "bmi/rpc/call.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@
 
 struct call {
     struct exchange exchange; /* first */
+    struct call *spare_next;  /* while it is kept for a later call */
     struct bmi_message *request;
     struct bmi_message reply;
     struct deadline deadline;
@@ -67,12 +69,55 @@ static struct call *call_of(struct exchange *exchange)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
+/* Calls are kept for the next ones: to free the memory of many makes malloc return it to the
+ * system, which costs more than the calls. */
+enum { SPARES = 128 };
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+static struct call *spares;                                    /* spare_lock; by spare_next */
+static unsigned spare_count;                                   /* spare_lock */
+
+static struct call *call_take(void)
+{
+    pthread_mutex_lock(&spare_lock);
+    struct call *call = spares;
+    if (call != NULL) {
+        spares = call->spare_next;
+        spare_count--;
+    }
+    pthread_mutex_unlock(&spare_lock);
+    return call != NULL ? call : malloc(sizeof *call);
+}
+
+static void call_give(struct call *call)
+{
+    pthread_mutex_lock(&spare_lock);
+    bool keep = spare_count < SPARES;
+    if (keep) {
+        call->spare_next = spares;
+        spares = call;
+        spare_count++;
+    }
+    pthread_mutex_unlock(&spare_lock);
+    if (!keep)
+        free(call);
+}
+
+void bmi__calls_stop(void)
+{
+    while (spares != NULL) {
+        struct call *call = spares;
+        spares = call->spare_next;
+        free(call);
+    }
+    spare_count = 0;
+}
+
 static void call_release(struct call *call)
 {
     bmi_message_free(call->request);
     bmi__message_clear(&call->reply);
     free(call->reply_stream);
-    free(call);
+    call_give(call);
 }
 
 void bmi__call_free(struct exchange *exchange)
@@ -115,7 +160,7 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
     int status = request != NULL ? bmi__message_close(request) : 0;
     if (status < 0)
         return status;
-    struct call *call = malloc(sizeof *call);
+    struct call *call = call_take();
     if (call == NULL)
         return -BMI_ENOMEM;
     memset(call, 0, offsetof(struct call, reply_bytes));
@@ -410,7 +455,7 @@ static enum action ending_locked(struct peer *peer, struct call *call)
 {
     struct exchange *exchange = &call->exchange;
     if (exchange->in[PART_HEAD].done && !call->head_read)
-        return READ_HEAD; /* it announces what has to be discarded */
+        return READ_HEAD; /* it announces the messages to discard */
     bool failed_there = exchange->in[PART_HEAD].done && !exchange->ended;
     bool lent = !bmi__parts_none_locked(exchange->out) || exchange->in[PART_STREAM].op != NULL ||
                 exchange->in[PART_BODY].op != NULL;

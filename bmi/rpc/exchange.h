@@ -3,8 +3,8 @@
  * exchange.h - what a call and a served request have in common: an operation (OP_EXCHANGE) that
  * belongs to a peer, and up to six messages with that peer, its parts.
  *
- * Locks. The members of an exchange are guarded by its peer's lock; those of a message by whoever
- * has the message at the moment: the poller while it unpacks. Parts complete under that lock, on
+ * Locks. The members of an exchange are guarded by its peer's lock; a message belongs to one thread
+ * at a time: to the poller while the program unpacks it. Parts complete under the peer's lock, on
  * any thread, and queue the exchange's step. The poller alone runs steps, so a step never runs
  * twice at a time. It may run within the handling of a frame, with that link's receive lock held,
  * which a cancel may need: cancels, and calls of the program's functions that may do anything, are

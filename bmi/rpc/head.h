@@ -39,7 +39,7 @@ struct rpc_head {
     enum rpc_kind kind;
     uint32_t flags;
     uint64_t stream, body; /* bytes */
-    uint32_t reply_room;   /* a reply's header, and what goes with it, is at most so large */
+    uint32_t reply_room;   /* a reply's first message is at most so large */
     int32_t status;
     char name[BMI_RPC_NAME_MAX];
 };

@@ -37,8 +37,8 @@ enum stage {
 
 struct bmi_rpc_request {
     struct exchange exchange; /* first */
-    enum stage stage;         /* peer's lock; the rest is the poller's, or of whoever runs it */
-    struct service *service;  /* NULL: none */
+    enum stage stage; /* peer's lock; the rest is the poller's, or of the thread that runs it */
+    struct service *service; /* NULL: none */
     BMI_addr_t address;
     void *bytes; /* of the header's message, lent from the core */
     bmi_size_t size;
@@ -146,9 +146,13 @@ static void request_free(struct bmi_rpc_request *request)
     free(request);
 }
 
+/* The service frees its own memory also where the library ends first. */
 void bmi__request_free(struct exchange *exchange)
 {
-    request_free((struct bmi_rpc_request *)exchange);
+    struct bmi_rpc_request *request = (struct bmi_rpc_request *)exchange;
+    if (request->service_knows && request->service->calls.ended != NULL)
+        request->service->calls.ended(request, -BMI_ECANCEL);
+    request_free(request);
 }
 
 /* ---- the reply ------------------------------------------------------------------------------- */
@@ -417,7 +421,7 @@ int bmi_rpc_resume(struct bmi_rpc_request *request)
     return deferred || early ? 0 : -BMI_EINVAL;
 }
 
-/* Discards what was announced and has no receive. */
+/* Discards the announced messages that have no receive. */
 static void rest_discard_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     static const uint32_t flags[PARTS] = {0, RPC_STREAM_APART, RPC_BODY_APART};
@@ -543,7 +547,7 @@ static void request_over(struct bmi_rpc_request *request)
         atomic_fetch_add(&service->failed, 1);
     if (request->service_knows && service->calls.ended != NULL)
         service->calls.ended(request, status);
-    BMI_unexpected_free(request->address, request->bytes);
+    bmi__unexpected_release(request->bytes);
     request->bytes = NULL;
 }
 

@@ -584,7 +584,7 @@ static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_co
     if (pollers)
         atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + amount,
                               memory_order_relaxed);
-    else if (sent && !bmi_one_thread())
+    else if (sent)
         bmi_add(value + (size_t)bmi_method_counter_stripe() * BMI_COUNTER_STRIDE, amount);
     else
         bmi_add(value, amount);

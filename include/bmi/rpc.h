@@ -114,7 +114,7 @@ enum bmi_rpc_service_option {
  *              so, on any thread, and call bmi_rpc_resume; or an error, which ends the call. A
  *              service without it has requests without cheaper pieces, and unpacks them in `run`
  *   run        all of the request is there. It, or whatever it starts, ends the request by
- *              bmi_rpc_reply or bmi_rpc_fail, or by returning from a one-way request's `run`
+ *              bmi_rpc_reply or bmi_rpc_fail; a one-way request, too
  *   cancelled  the caller cancelled a request that runs or was deferred, or has gone. The request
  *              still has to be ended; its reply will not be sent
  *   ended      the request is over, `status` says how: 0 (the reply was sent), ECANCEL, or an
@@ -198,8 +198,9 @@ struct bmi_rpc_options {
  * `arrived`, with the same restrictions. It returns 0, or an error, with which the call ends. */
 typedef int (*bmi_rpc_unpack)(struct bmi_message *reply, void *argument);
 
-/* Calls a service. It completes in the context as a post of bmi.h does, with the sizes of the
- * reply's pieces as actual size. A call is executed at most once: it is never sent again.
+/* Calls a service. It completes in the context as a post of bmi.h does, with the size of the
+ * reply as actual size: that of its pieces, express ones padded to 8, and 8 for each. It never
+ * completes within the post. It is executed at most once: a request is never sent again.
  *   request   NULL: an empty one
  *   unpack    NULL: the reply is empty; unpack_argument is handed to it
  * Returns: 0: pending; <0: refused, as posts (bmi.h), an error of packing, ENAMETOOLONG. Completion

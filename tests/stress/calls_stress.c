@@ -109,7 +109,7 @@ static void work_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
     atomic_fetch_sub(&alive, 1);
 }
 
-/* Unpacks what was deferred, and answers what waits. */
+/* Unpacks the deferred requests, and answers those that wait. */
 static void *helper_run(void *argument)
 {
     (void)argument;
@@ -354,7 +354,7 @@ int main(int count, char **arguments)
         child_kill(&server[one]);
         server_start(&server[one], &port[one], addresses[one]);
     }
-    /* what was posted to a killed server may still fail: the last calls begin after that */
+    /* calls to a killed server may still fail: the last ones begin after that */
     (void)heard(client.channel, 500);
     atomic_store(calm, true);
     (void)hear_number(client.channel);
