@@ -221,7 +221,15 @@ struct bmi_rpc_limits {
                                by the receiver */
     bmi_size_t request_express_max; /* a request's express bytes up to this travel in its header */
 };
+/* a function with the name of a structure, as C allows */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
 void bmi_rpc_limits(struct bmi_rpc_limits *limits);
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 }

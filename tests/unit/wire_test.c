@@ -38,6 +38,15 @@ static const struct {
     {WIRE_BYE, 0, 0, "BYE"},
 };
 
+/* Whether frames of that type carry a tag. */
+static bool is_tagged(uint8_t type)
+{
+    static const uint8_t tagged[] = {WIRE_EAGER, WIRE_UNEXPECTED, WIRE_RTS,           WIRE_DATA,
+                                     WIRE_RTR,   WIRE_RTR_CANCEL, WIRE_RTR_CANCELLED, WIRE_ABORT,
+                                     WIRE_VOID,  WIRE_WANT};
+    return memchr(tagged, type, sizeof tagged) != NULL;
+}
+
 /* ---- headers -------------------------------------------------------------------------------- */
 
 static bool header_equal(const struct wire_header *one, const struct wire_header *other)
@@ -123,14 +132,39 @@ static void lengths_are_checked(void)
 
 static void unknown_types_are_refused(void)
 {
-    for (unsigned type = 0; type < 128; type++) {
+    uint8_t bytes[BMI_FRAME_HEADER];
+    struct wire_header decoded;
+    wire_encode(bytes, &(struct wire_header){.type = WIRE_PING});
+    for (unsigned first = 0; first < 128; first++) {
         const char *reason = "";
-        struct wire_header header = {.type = (uint8_t)type};
-        bool known = type >= 1 && type < WIRE_TYPES;
-        CU_ASSERT_EQUAL(round_trip(&header, &reason), known ? 0 : -EBADMSG);
+        unsigned type = first & 31, space = first >> 5;
+        bool known = type >= 1 && type < WIRE_TYPES &&
+                     (space == 0 || (space < SPACES && is_tagged((uint8_t)type)));
+        bytes[0] = (uint8_t)first;
+        CU_ASSERT_EQUAL(wire_decode(bytes, &decoded, &reason), known ? 0 : -EBADMSG);
         if (!known)
             CU_ASSERT_PTR_NOT_NULL(strstr(reason, "type"));
     }
+}
+
+/* Tags of each space, of long and short headers, come back as they were; a program's tag is a tag
+ * of the first space as it is. */
+static void spaces_are_kept(void)
+{
+    static const int32_t tags[] = {0, 1, -1, INT32_MAX, INT32_MIN};
+    for (int space = 0; space < SPACES; space++)
+        for (size_t i = 0; i < COUNT_OF(tags); i++)
+            for (size_t k = 0; k < COUNT_OF(types); k++) {
+                const char *reason = "";
+                wire_tag tag = wire_tag_of((enum wire_space)space, tags[i]);
+                struct wire_header header = {.type = types[k].type, .tag = tag};
+                if (space != SPACE_PROGRAM && !is_tagged(types[k].type))
+                    continue;
+                CU_ASSERT_EQUAL(wire_tag_space(tag), space);
+                CU_ASSERT_EQUAL((int32_t)tag, tags[i]);
+                CU_ASSERT_EQUAL(round_trip(&header, &reason), 0);
+            }
+    CU_ASSERT_EQUAL(wire_tag_of(SPACE_PROGRAM, -7), -7);
 }
 
 /* ---- short headers -------------------------------------------------------------------------- */
@@ -207,7 +241,8 @@ static void bad_short_headers_are_refused(void)
     wire_encode(bytes, &(struct wire_header){.type = WIRE_EAGER});
     for (unsigned type = 0; type < 128; type++) {
         const char *reason = "";
-        bool message = type == WIRE_EAGER || type == WIRE_UNEXPECTED;
+        unsigned plain = type & 31;
+        bool message = (plain == WIRE_EAGER || plain == WIRE_UNEXPECTED) && type >> 5 < SPACES;
         bytes[0] = (uint8_t)(0x80 | type);
         CU_ASSERT_EQUAL(wire_decode(bytes, &decoded, &reason), message ? 0 : -EBADMSG);
         if (!message)
@@ -403,6 +438,7 @@ int main(void)
         {"flags are checked bit by bit", flags_are_checked_bit_by_bit},
         {"lengths are checked", lengths_are_checked},
         {"unknown types are refused", unknown_types_are_refused},
+        {"spaces are kept", spaces_are_kept},
         {"small messages have short headers", small_messages_have_short_headers},
         {"short layout is little-endian and fixed", short_layout_is_little_endian_and_fixed},
         {"bad short headers are refused", bad_short_headers_are_refused},
