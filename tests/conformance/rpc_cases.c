@@ -534,6 +534,50 @@ static void many(struct rank *rank)
     CHECK_EQUAL(rank, after.unmatched_messages, 0);
 }
 
+/* ---- messages on the wire -------------------------------------------------------------------- */
+
+enum { COUNTED = 8, COUNTED_SIZE = 200000 };
+
+/* Calls that are all of one size class. Returns how the sender's counters changed. */
+static struct bmi_statistics counted(struct rank *rank, uint64_t size)
+{
+    struct bmi_statistics before = statistics_of(rank, rank->peer);
+    for (int i = 0; i < COUNTED; i++)
+        one_body(rank, size, 10, BMI_PACK_CHEAPER);
+    struct bmi_statistics after = statistics_of(rank, rank->peer);
+    after.unexpected_sent -= before.unexpected_sent;
+    after.messages_sent -= before.messages_sent;
+    after.messages_received -= before.messages_received;
+    after.rendezvous_sent -= before.rendezvous_sent;
+    after.copied_bytes -= before.copied_bytes;
+    return after;
+}
+
+/* A small call is one message each way; a large body is one more. */
+static void messages_call(struct rank *rank)
+{
+    struct bmi_statistics small = counted(rank, 100), large = counted(rank, COUNTED_SIZE);
+    CHECK_EQUAL(rank, small.unexpected_sent, COUNTED);
+    CHECK_EQUAL(rank, small.messages_sent, 0);
+    CHECK_EQUAL(rank, small.messages_received, COUNTED);
+    CHECK_EQUAL(rank, large.unexpected_sent, COUNTED);
+    CHECK_EQUAL(rank, large.messages_sent, COUNTED);
+    CHECK_EQUAL(rank, large.messages_received, COUNTED);
+    CHECK_EQUAL(rank, small.copied_bytes + large.copied_bytes, 0);
+    struct bmi_method_info info = method_info(rank);
+    if (!info.can_put && !info.can_get) /* there was credit: no round trip for the body */
+        CHECK_EQUAL(rank, large.rendezvous_sent, 0);
+}
+
+static void messages(struct rank *rank)
+{
+    uint64_t before = statistics_of(rank, 0).copied_bytes;
+    with_services(rank, messages_call);
+    /* no byte of a large body went through the library's memory */
+    uint64_t copied = statistics_of(rank, 0).copied_bytes - before;
+    CHECK(rank, rank->role == SENDER || copied < COUNTED_SIZE);
+}
+
 const struct conformance_case rpc_cases[] = {
     {"RPC", "null calls", null_calls, 0, 0, 0},
     {"RPC", "sizes and modes", sizes, 0, 0, 0},
@@ -542,6 +586,7 @@ const struct conformance_case rpc_cases[] = {
     {"RPC", "deadlines and cancel", deadlines, 0, 0, 0},
     {"RPC", "a deferred request", deferred, 0, 0, 0},
     {"RPC", "one-way calls", one_way, 0, 0, 0},
+    {"RPC", "messages of a call", messages, PROCESSES, 0, 0},
     {"RPC", "many at once", many, 0, 0, 0},
     {NULL, NULL, NULL, 0, 0, 0},
 };

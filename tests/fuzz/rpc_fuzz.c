@@ -204,7 +204,7 @@ static void piece_unpack(struct bmi_message *message, const struct piece *piece,
     }
 }
 
-/* The body of the message as the receiver has it. */
+/* The bytes of the body, one after the other. */
 static uint8_t *body_gather(const struct bmi_message *message)
 {
     uint8_t *body = malloc((size_t)message->body + 1), *to = body;
