@@ -21,7 +21,7 @@ struct served {
 };
 
 static atomic_int ended_count, cancelled_count, wrong_count;
-static _Atomic(struct bmi_rpc_request *) held; /* of the services that wait */
+static _Atomic(struct bmi_rpc_request *) held; /* the last deferred one */
 
 static void served_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
 {
@@ -90,9 +90,10 @@ static void failing_run(struct bmi_rpc_request *request)
     bmi_rpc_fail(request, -BMI_ENOSPC);
 }
 
+/* Ended by its cancel. */
 static void held_run(struct bmi_rpc_request *request)
 {
-    atomic_store(&held, request);
+    (void)request;
 }
 
 static void held_cancelled(struct bmi_rpc_request *request)
@@ -465,6 +466,43 @@ static void express(struct rank *rank)
         CHECK_STATUS(rank, bmi_rpc_unregister("express"), 0);
 }
 
+/* A context that is closed ends its calls, and the memory of their pieces is free then. */
+static void closing_call(struct rank *rank)
+{
+    bmi_context_id context;
+    bmi_op_id_t ids[3];
+    char *memory = memory_take(rank, LARGE);
+    NEED_STATUS(rank, BMI_open_context(&context), 0);
+    NEED_STATUS(rank,
+                bmi_rpc_call(&ids[0], rank->peer, "waiting", NULL, NULL, NULL, NULL, NULL, context),
+                0);
+    NEED_STATUS(rank,
+                bmi_rpc_call(&ids[1], rank->peer, "later",
+                             body_pack(memory, LARGE, 0, 0, BMI_PACK_CHEAPER), NULL, NULL, NULL,
+                             NULL, context),
+                0);
+    NEED_STATUS(rank,
+                bmi_rpc_call(&ids[2], rank->peer, "null", NULL, NULL, NULL, NULL, NULL, context),
+                0);
+    op_collect(rank, 50);
+    BMI_close_context(context);
+    memory_give_back(memory);
+    CHECK_STATUS(rank, call(rank, "null", NULL, NULL, NULL, CALL_MS), 0);
+}
+
+static void closing(struct rank *rank)
+{
+    atomic_store(&held, NULL);
+    with_services(rank, closing_call);
+    while (rank->role == RECEIVER && atomic_load(&cancelled_count) < 1)
+        op_collect(rank, 10);
+    struct bmi_rpc_request *request = rank->role == RECEIVER ? atomic_load(&held) : NULL;
+    if (request != NULL)
+        CHECK_STATUS(rank, bmi_rpc_resume(request), 0);
+    while (rank->role == RECEIVER && atomic_load(&ended_count) < 4)
+        op_collect(rank, 10);
+}
+
 /* Many at once, of all kinds, some cancelled. */
 static void many_call(struct rank *rank)
 {
@@ -586,6 +624,7 @@ const struct conformance_case rpc_cases[] = {
     {"RPC", "deadlines and cancel", deadlines, 0, 0, 0},
     {"RPC", "a deferred request", deferred, 0, 0, 0},
     {"RPC", "one-way calls", one_way, 0, 0, 0},
+    {"RPC", "a context with calls is closed", closing, 0, 0, 0},
     {"RPC", "messages of a call", messages, PROCESSES, 0, 0},
     {"RPC", "many at once", many, 0, 0, 0},
     {NULL, NULL, NULL, 0, 0, 0},
