@@ -24,7 +24,7 @@ struct bmi__serve {
     void *user_ptr;
     pthread_mutex_t lock;
     /* below: lock */
-    unsigned users; /* the job, and requests */
+    unsigned users; /* the job, the service, and requests */
     unsigned machines;
     uint64_t started;
     bool stopping;
@@ -209,6 +209,11 @@ static void serve_ended(struct bmi_rpc_request *request, bmi_error_code_t status
         served_free(served);
 }
 
+static void serve_withdrawn(void *argument)
+{
+    serve_put(argument);
+}
+
 /* ---- posting --------------------------------------------------------------------------------- */
 
 static struct bmi__serve *serve_new(struct bmi_job_context *context, struct bmi__job *job,
@@ -218,7 +223,7 @@ static struct bmi__serve *serve_new(struct bmi_job_context *context, struct bmi_
     if (serve == NULL)
         return NULL;
     *serve = (struct bmi__serve){
-        .context = context, .job = job, .service = *service, .user_ptr = job->user_ptr, .users = 1};
+        .context = context, .job = job, .service = *service, .user_ptr = job->user_ptr, .users = 2};
     if (service->data_size == 0)
         serve->service.data_size = sizeof(struct bmi_job_request);
     snprintf(serve->name, sizeof serve->name, "%s", name);
@@ -245,7 +250,8 @@ int bmi_job_serve(struct bmi_job_context *context, const char *name,
     struct bmi_rpc_service calls = {.arrived = serve_arrived,
                                     .run = serve_run,
                                     .cancelled = serve_cancelled,
-                                    .ended = serve_ended};
+                                    .ended = serve_ended,
+                                    .withdrawn = serve_withdrawn};
     int result = service_valid(name, service, options);
     if (id != NULL)
         *id = 0;
@@ -257,8 +263,10 @@ int bmi_job_serve(struct bmi_job_context *context, const char *name,
     struct bmi__serve *serve = serve_new(context, job, name, service);
     calls.argument = serve;
     result = serve != NULL ? bmi_rpc_register(name, &calls) : -BMI_ENOMEM;
-    if (result < 0 && serve != NULL)
+    if (result < 0 && serve != NULL) {
+        serve_put(serve); /* the service's */
         serve_put(serve);
+    }
     return bmi__job_posted(context, job, result, id, status);
 }
 

@@ -172,11 +172,12 @@ static int start(const char *method_list, const char *listen_addr, int flags)
     owner = getpid();
     int status = bmi__handshake_start();
     if (status == 0)
+        status = bmi__calls_start();
+    if (status == 0)
         status = bmi__progress_start();
     if (status < 0)
         return status;
     bmi__upcalls = &upcalls;
-    bmi__deadline_hook(bmi__call_deadlines_due);
     bmi__auto_references_set((flags & BMI_AUTO_REF_COUNT) != 0);
     status = methods_start(method_list);
     if (status == 0)
@@ -341,6 +342,7 @@ static void stop(void)
     bmi__book_lock();
     bmi__peer_each(abandon_one, NULL);
     bmi__book_unlock();
+    bmi__requests_wait();
     bmi__services_stop();
     bmi__exchanges_free();
     bmi__calls_stop();

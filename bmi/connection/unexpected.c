@@ -106,7 +106,8 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
                                    .address = bmi__peer_handle_locked(peer),
                                    .size = (bmi_size_t)header->length,
                                    .tag = header->tag,
-                                   .cookie = COOKIE};
+                                   .cookie = COOKIE,
+                                   .fetched = wire_tag_space(header->tag) == SPACE_REQUEST};
     message->buffer = message->bytes;
     enlist(message);
     *sink =
@@ -146,7 +147,6 @@ void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink)
     peer->counters.unexpected_received++;
     peer->counters.bytes_received += (uint64_t)message->size;
     if (wire_tag_space(message->tag) == SPACE_REQUEST) {
-        message->fetched = true;
         if (!bmi__upcalls->request_arrived_locked(peer, (int32_t)message->tag, message->bytes,
                                                   message->size))
             message_drop_locked(peer, message);

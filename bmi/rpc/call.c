@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "bmi/base/clock.h"
+#include "bmi/base/crypto.h"
 #include "bmi/base/error.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/op_end.h"
@@ -44,6 +45,7 @@ struct call {
     bool one_way;
     bool head_read, stream_read; /* of the reply */
     bool withdrawn;              /* the parts under way were cancelled */
+    bool withdrawn_all;          /* the receive for the reply as well */
     bool reported;
     bool cancel_sent;
     uint8_t head[RPC_HEAD_MAX]; /* the request's; then of CANCEL */
@@ -57,7 +59,7 @@ enum action { NOTHING, AGAIN, READ_HEAD, READ_STREAM, WITHDRAW, WITHDRAW_ALL, FR
 
 enum { LATE_WITHDRAW = 1, LATE_WITHDRAW_ALL = 2 };
 
-static atomic_uint numbers;
+static atomic_uint numbers; /* of the next call; begins at a random one */
 
 static void call_step(struct bmi_deferred *work);
 static void call_late(struct bmi_deferred *late);
@@ -100,6 +102,15 @@ static void call_give(struct call *call)
     pthread_mutex_unlock(&spare_lock);
     if (!keep)
         free(call);
+}
+
+int bmi__calls_start(void)
+{
+    unsigned first;
+    int status = bmi__random(&first, sizeof first);
+    atomic_store(&numbers, first);
+    bmi__deadline_hook(bmi__call_deadlines_due);
+    return status;
 }
 
 void bmi__calls_stop(void)
@@ -232,7 +243,7 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
     struct call *call = op->buffer;
     struct exchange *exchange = &call->exchange;
     exchange->op = op;
-    if (exchange->out[PART_HEAD].started || exchange->ended)
+    if (!exchange->is_call || exchange->out[PART_HEAD].started || exchange->ended)
         return; /* moved to another peer, with its parts; or cancelled before */
     call->list_buffer = call->reply_bytes;
     call->list_size = sizeof call->reply_bytes;
@@ -241,7 +252,8 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
                                  call->list_size);
     head_send_locked(peer, call);
     const struct op *head = exchange->out[PART_HEAD].op;
-    if (peer->state == PEER_UP && (head == NULL || head->stage == SEND_FRAME))
+    bool gone = exchange->out[PART_HEAD].done && exchange->out[PART_HEAD].error == 0;
+    if (peer->state == PEER_UP && (gone || (head != NULL && head->stage == SEND_FRAME)))
         rest_send_locked(peer, call);
     bmi__deadline_set(&call->deadline, call->due_ns);
 }
@@ -408,7 +420,7 @@ static void cancel_send_locked(struct peer *peer, struct call *call)
     head.flags |= was_withdrawn(call, PART_BODY, RPC_BODY_APART) ? RPC_BODY_APART : 0;
     call->cancel_sent = true;
     bool answered = exchange->in[PART_HEAD].done || call->one_way;
-    if (peer->state != PEER_UP || (answered && head.flags == 0))
+    if (!bmi__exchange_up_locked(peer, exchange) || (answered && head.flags == 0))
         return;
     void *buffer = call->head;
     bmi_size_t size = (bmi_size_t)bmi__rpc_head_encode(call->head, &head);
@@ -425,7 +437,7 @@ static enum action orphan_locked(struct peer *peer, struct call *call)
     }
     if (exchange->in[PART_HEAD].done && !call->head_read)
         return READ_HEAD;
-    bool up = peer->state == PEER_UP && exchange->in[PART_HEAD].error == 0;
+    bool up = bmi__exchange_up_locked(peer, exchange) && exchange->in[PART_HEAD].error == 0;
     if (up && call->head_read && wanted(call, PART_STREAM, RPC_STREAM_APART)) {
         bmi__part_receive_locked(peer, exchange, PART_STREAM, NULL, NULL, 0, 0);
         return AGAIN;
@@ -465,8 +477,11 @@ static enum action ending_locked(struct peer *peer, struct call *call)
     }
     if (lent)
         return NOTHING; /* a failed request's messages are discarded by the server */
-    if (exchange->in[PART_HEAD].op != NULL && !is_known(call) && !call->one_way)
-        return WITHDRAW_ALL; /* nothing has gone, so no reply will come */
+    if (exchange->in[PART_HEAD].op != NULL && !is_known(call)) {
+        bool asked = call->withdrawn_all;
+        call->withdrawn_all = true;
+        return asked ? NOTHING : WITHDRAW_ALL; /* nothing has gone, so no reply will come */
+    }
     struct op *op = exchange->op;
     bool orphan = orphan_wanted_locked(peer, call);
     if (orphan && !bmi__exchange_adopt_locked(peer, exchange)) {
@@ -475,6 +490,8 @@ static enum action ending_locked(struct peer *peer, struct call *call)
     }
     report_locked(call, op);
     exchange->over = !orphan;
+    bmi_message_free(call->request); /* no part of it is under way */
+    call->request = NULL;
     return orphan ? AGAIN : FREE;
 }
 
@@ -513,7 +530,8 @@ static void call_step(struct bmi_deferred *work)
             call->head_read = true;
             head_read(call);
         } else if (action == READ_STREAM) {
-            unpack(call, call->reply_stream, NULL);
+            bool apart = (call->reply_head.flags & RPC_BODY_APART) != 0;
+            unpack(call, call->reply_stream, apart ? NULL : call->reply_bytes + RPC_HEAD);
         } else if (action == WITHDRAW || action == WITHDRAW_ALL) {
             bmi__exchange_late(exchange, action == WITHDRAW ? LATE_WITHDRAW : LATE_WITHDRAW_ALL);
             action = NOTHING;

@@ -15,6 +15,8 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
 /* Frees a call that was refused. */
 void bmi__call_refused(struct call *call);
 
+/* Before the first call. Negative: an errno. */
+int bmi__calls_start(void);
 /* Frees the memory of calls that is kept. */
 void bmi__calls_stop(void);
 /* Ends the calls whose time has come. Poller. */

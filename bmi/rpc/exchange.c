@@ -15,6 +15,7 @@
 #include "bmi/protocol/cancel.h"
 #include "bmi/protocol/op_end.h"
 #include "bmi/state/context.h"
+#include "bmi/state/liveness.h"
 
 static void part_done_locked(struct peer *peer, struct op *op);
 
@@ -47,6 +48,8 @@ struct peer *bmi__exchange_lock(struct exchange *exchange)
 {
     for (;;) {
         struct peer *peer = exchange->op->peer;
+        if (peer == NULL)
+            continue; /* it is being moved */
         peer_lock(peer);
         if (exchange->op->peer == peer)
             return peer;
@@ -121,10 +124,13 @@ static void part_done_locked(struct peer *peer, struct op *op)
 {
     struct exchange *exchange = op->user_ptr;
     struct part *part = part_of(exchange, op);
+    bool any_size = part == &exchange->in[PART_HEAD] || op->kind != OP_RECV;
     (void)peer;
     part->op = NULL;
     part->done = true;
     part->error = op->error;
+    if (op->error == 0 && !any_size && op->actual != op->total)
+        part->error = -EPROTO; /* less than its header announced */
     part->size = op->actual;
     exchange->outstanding--;
     bmi__op_give(op);
@@ -135,9 +141,15 @@ static void part_start_locked(struct peer *peer, struct exchange *exchange, stru
                               struct op *op)
 {
     part->started = true;
-    if (op == NULL) {
+    /* A part belongs to the connection of its header, and does not wait for the next one. */
+    bool closing = (peer->flags & PEER_CLOSING) != 0;
+    if (op == NULL || closing) {
         part->done = true;
-        part->error = -ENOMEM;
+        part->error = closing ? -ECONNRESET : -ENOMEM;
+        if (op != NULL)
+            bmi__op_give(op);
+        else if (!closing && !exchange->is_call) /* its caller would wait for the reply */
+            bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a reply");
         bmi__exchange_soon(exchange);
         return;
     }

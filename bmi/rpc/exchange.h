@@ -57,6 +57,12 @@ void bmi__exchange_late(struct exchange *exchange, unsigned late_work);
 struct peer *bmi__exchange_lock(struct exchange *exchange);
 /* Unlocks it, and frees it if it is gone and this was its last operation. */
 void bmi__exchange_unlock(struct peer *peer);
+/* Whether the exchange's connection is there and is not being closed. */
+static inline bool bmi__exchange_up_locked(const struct peer *peer, const struct exchange *exchange)
+{
+    return peer->state == PEER_UP && !(peer->flags & PEER_CLOSING) &&
+           !(exchange->ended && !exchange->is_call);
+}
 /* Queues the step. */
 void bmi__exchange_soon(struct exchange *exchange);
 /* Gives the exchange an operation of the peer of its own. false: no memory. */

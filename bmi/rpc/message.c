@@ -377,7 +377,7 @@ static int piece_take(struct bmi_message *message, enum piece_kind kind, unsigne
 static int express_take(struct bmi_message *message, enum piece_kind kind, unsigned width,
                         const uint8_t **bytes, size_t *size)
 {
-    struct piece piece;
+    struct piece piece = {0};
     int status = piece_take(message, kind, width, &piece);
     if (status < 0)
         return status;
@@ -389,7 +389,7 @@ static int express_take(struct bmi_message *message, enum piece_kind kind, unsig
 
 int bmi_unpack_size(struct bmi_message *message, bmi_size_t *size)
 {
-    struct piece piece;
+    struct piece piece = {0};
     if (size == NULL)
         return -BMI_EINVAL;
     int status = piece_look(message, &piece);
@@ -400,7 +400,7 @@ int bmi_unpack_size(struct bmi_message *message, bmi_size_t *size)
 
 static int cheaper_unpack(struct bmi_message *message, void *memory, bmi_size_t size)
 {
-    struct piece piece;
+    struct piece piece = {0};
     if (!message->placing)
         return -BMI_EINVAL;
     const uint8_t *before = message->cursor;

@@ -10,6 +10,7 @@
  * it will not come.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +56,7 @@ struct bmi_rpc_request {
     uint32_t withdrawn;      /* of these, whose receives were cancelled */
     bool cancel_arrived;     /* peer's lock */
     bool answered;           /* the reply was sent, or there is none to send */
-    bool ended_by_service;   /* bmi_rpc_reply or bmi_rpc_fail */
+    atomic_bool taken;       /* bmi_rpc_reply or bmi_rpc_fail ends it */
     bool service_knows;      /* a function of the service was called */
     bool told;               /* `cancelled` was called */
     bool resumed;            /* bmi_rpc_resume was called before `arrived` had returned */
@@ -164,7 +165,7 @@ static bool apart(const struct bmi_rpc_request *request, uint32_t flag)
 
 static bool is_alive(const struct peer *peer, const struct bmi_rpc_request *request)
 {
-    return peer->state == PEER_UP && !request->exchange.ended;
+    return bmi__exchange_up_locked(peer, &request->exchange);
 }
 
 /* Sends the one reply of the request: a message, or none with a status. */
@@ -214,19 +215,20 @@ static void reply_send_locked(struct peer *peer, struct bmi_rpc_request *request
 /* The service, or the library in its place, ends the request. */
 static int request_end(struct bmi_rpc_request *request, int status, struct bmi_message *reply)
 {
-    if (request == NULL) {
+    if (request == NULL || atomic_exchange(&request->taken, true)) {
         bmi_message_free(reply);
-        return -BMI_EINVAL;
+        return -BMI_EINVAL; /* it may have no operation any more */
     }
     if (reply != NULL && status == 0)
         status = bmi__message_close(reply);
     struct peer *peer = bmi__exchange_lock(&request->exchange);
-    bool can = !request->ended_by_service && request->stage == RUNNING;
+    bool can = request->stage == RUNNING;
+    atomic_store(&request->taken, can);
     if (can) {
-        request->ended_by_service = true;
+        bool lost = request->answered || !is_alive(peer, request);
         request->reply = reply;
         request->stage = ENDING;
-        request->status = request->answered ? BMI__CANCELLED : status;
+        request->status = lost ? BMI__CANCELLED : status;
         reply_send_locked(peer, request, status, reply);
         bmi__exchange_soon(&request->exchange);
     }
@@ -273,22 +275,58 @@ static void run_deferred(struct bmi_deferred *deferred)
     run_now((struct bmi_rpc_request *)((char *)deferred - offsetof(struct bmi_rpc_request, run)));
 }
 
+/* Tasks that are queued or run: the library does not end before them. */
+static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t tasks_none = PTHREAD_COND_INITIALIZER;
+static int tasks; /* tasks_lock */
+
+static void tasks_add(int change)
+{
+    pthread_mutex_lock(&tasks_lock);
+    tasks += change;
+    if (tasks == 0)
+        pthread_cond_broadcast(&tasks_none);
+    pthread_mutex_unlock(&tasks_lock);
+}
+
+void bmi__requests_wait(void)
+{
+    pthread_mutex_lock(&tasks_lock);
+    while (tasks > 0)
+        pthread_cond_wait(&tasks_none, &tasks_lock);
+    pthread_mutex_unlock(&tasks_lock);
+}
+
 static enum bmi_task_status run_task(struct bmi_task *task, void *argument)
 {
     (void)task;
     run_now(argument);
+    tasks_add(-1);
     return BMI_TASK_GONE; /* it may have ended, and be freed */
+}
+
+/* The manager stops. */
+static enum bmi_task_status run_cancelled(struct bmi_task *task, void *argument)
+{
+    (void)task;
+    (void)argument;
+    tasks_add(-1);
+    return BMI_TASK_GONE;
 }
 
 static void run_queue(struct bmi_rpc_request *request)
 {
     const struct bmi_task_attributes attributes = {.function = run_task,
                                                    .argument = request,
-                                                   .options = BMI_TASK_MAY_BLOCK};
+                                                   .options = BMI_TASK_MAY_BLOCK,
+                                                   .cancelled = run_cancelled};
     if ((request->service->calls.options & BMI_RPC_BLOCKING) &&
-        bmi_task_prepare(&request->task, NULL, &attributes) == 0 &&
-        bmi_task_submit(&request->task) == 0)
-        return;
+        bmi_task_prepare(&request->task, NULL, &attributes) == 0) {
+        tasks_add(1);
+        if (bmi_task_submit(&request->task) == 0)
+            return;
+        tasks_add(-1);
+    }
     request->run = (struct bmi_deferred){.run = run_deferred};
     bmi_method_defer(&request->run);
 }
@@ -328,13 +366,17 @@ static bool stream_fits_locked(const struct peer *peer, const struct bmi_rpc_req
     return held == 0 || held + request->head.stream <= (uint64_t)bmi__setting(SETTING_PEER_MEMORY);
 }
 
-/* A stream's memory goes back: requests that wait for some look again. */
+/* A stream's memory went back, or was enough: the oldest request that waits for some looks again.
+ */
 static void streams_look_locked(struct peer *peer)
 {
     for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
         struct bmi_rpc_request *other = op->kind == OP_EXCHANGE ? op->buffer : NULL;
-        if (other != NULL && !other->exchange.is_call && other->stage == STREAM)
-            bmi__exchange_soon(&other->exchange);
+        if (other == NULL || other->exchange.is_call || other->stage != STREAM ||
+            other->exchange.in[PART_STREAM].started)
+            continue;
+        bmi__exchange_soon(&other->exchange);
+        return;
     }
 }
 
@@ -350,6 +392,7 @@ static enum action stream_receive_locked(struct peer *peer, struct bmi_rpc_reque
     else
         bmi__part_receive_locked(peer, &request->exchange, PART_STREAM, &request->list_buffer,
                                  &request->list_size, 1, request->list_size);
+    streams_look_locked(peer);
     return AGAIN;
 }
 
@@ -573,7 +616,8 @@ static void request_late(struct bmi_deferred *late)
     struct bmi_rpc_request *request = (struct bmi_rpc_request *)bmi__exchange_of_late(late);
     unsigned work = request->exchange.late_work;
     request->exchange.late_work = 0;
-    if (work & LATE_CANCELLED)
+    /* the service may have ended the request meanwhile */
+    if ((work & LATE_CANCELLED) && !request->exchange.over && !atomic_load(&request->taken))
         request->service->calls.cancelled(request);
     if (request->exchange.over) {
         if (request->bytes != NULL)

@@ -45,24 +45,31 @@ struct service *bmi__service_get(const char *name)
     return service;
 }
 
-static void put_locked(struct service *service)
-{
-    if (--service->users == 0)
-        free(service);
-}
-
 void bmi__service_put(struct service *service)
 {
     pthread_mutex_lock(&lock);
-    put_locked(service);
+    bool last = --service->users == 0;
     pthread_mutex_unlock(&lock);
+    if (!last)
+        return;
+    if (service->calls.withdrawn != NULL)
+        service->calls.withdrawn(service->calls.argument);
+    free(service);
 }
 
-static int pool_start_locked(void)
+/* Starts the pool once. Not within `lock`: it may wait for a thread that takes that. */
+static int pool_start(void)
 {
-    int status = pool_started ? 0 : bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
-    pool_started = status == 0;
-    return status;
+    int status = bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
+    if (status < 0)
+        return status;
+    pthread_mutex_lock(&lock);
+    bool again = pool_started;
+    pool_started = true;
+    pthread_mutex_unlock(&lock);
+    if (again)
+        bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
+    return 0;
 }
 
 static int service_add(const char *name, const struct bmi_rpc_service *calls)
@@ -75,14 +82,14 @@ static int service_add(const char *name, const struct bmi_rpc_service *calls)
     struct service *service = calloc(1, sizeof *service);
     if (service == NULL)
         return -BMI_ENOMEM;
+    int status = calls->options & BMI_RPC_BLOCKING ? pool_start() : 0;
     service->calls = *calls;
     service->users = 1;
     strcpy(service->name, name);
     pthread_mutex_lock(&lock);
     struct service **place = place_locked(name);
-    int status = *place != NULL ? -BMI_EEXIST : 0;
-    if (status == 0 && (calls->options & BMI_RPC_BLOCKING))
-        status = pool_start_locked();
+    if (status == 0 && *place != NULL)
+        status = -BMI_EEXIST;
     if (status == 0)
         *place = service;
     pthread_mutex_unlock(&lock);
@@ -105,11 +112,11 @@ int bmi_rpc_unregister(const char *name)
         return -BMI_EINVAL;
     pthread_mutex_lock(&lock);
     struct service **place = place_locked(name), *service = *place;
-    if (service != NULL) {
+    if (service != NULL)
         *place = service->next;
-        put_locked(service);
-    }
     pthread_mutex_unlock(&lock);
+    if (service != NULL)
+        bmi__service_put(service);
     return service != NULL ? 0 : -BMI_ENOENT;
 }
 
@@ -147,7 +154,7 @@ void bmi__services_stop(void)
         while (buckets[i] != NULL) {
             struct service *service = buckets[i];
             buckets[i] = service->next;
-            put_locked(service);
+            bmi__service_put(service);
         }
     if (pool_started)
         bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);

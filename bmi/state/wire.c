@@ -14,30 +14,39 @@ static const struct {
     const char *name;
     uint8_t flags;
     uint64_t body_max;
-    bool tagged;
 } rules[WIRE_TYPES] = {
     [WIRE_HELLO] = {"HELLO", WIRE_REPLY, WIRE_HELLO_MAX},
     [WIRE_JOIN] = {"JOIN", WIRE_REPLY, WIRE_JOIN_ITEMS *WIRE_JOIN_ITEM},
     [WIRE_REJECT] = {"REJECT", 0, 0},
-    [WIRE_EAGER] = {"EAGER", 0, WIRE_DATA_MAX, true},
-    [WIRE_UNEXPECTED] = {"UNEXPECTED", 0, WIRE_DATA_MAX, true},
-    [WIRE_RTS] = {"RTS", 0, WIRE_REGIONS_MAX *WIRE_REGION, true},
+    [WIRE_EAGER] = {"EAGER", 0, WIRE_DATA_MAX},
+    [WIRE_UNEXPECTED] = {"UNEXPECTED", 0, WIRE_DATA_MAX},
+    [WIRE_RTS] = {"RTS", 0, WIRE_REGIONS_MAX *WIRE_REGION},
     [WIRE_CTS] = {"CTS", WIRE_DISCARD, WIRE_REGIONS_MAX *WIRE_REGION},
-    [WIRE_DATA] = {"DATA", WIRE_FIRST | WIRE_LAST | WIRE_BY_PUT, WIRE_DATA_MAX, true},
+    [WIRE_DATA] = {"DATA", WIRE_FIRST | WIRE_LAST | WIRE_BY_PUT, WIRE_DATA_MAX},
     [WIRE_PUT_DONE] = {"PUT_DONE", 0, 0},
     [WIRE_GET_DONE] = {"GET_DONE", 0, 0},
-    [WIRE_RTR] = {"RTR", 0, WIRE_REGIONS_MAX *WIRE_REGION, true},
-    [WIRE_RTR_CANCEL] = {"RTR_CANCEL", 0, 0, true},
-    [WIRE_RTR_CANCELLED] = {"RTR_CANCELLED", 0, 0, true},
-    [WIRE_ABORT] = {"ABORT", WIRE_MOVED, 0, true},
-    [WIRE_VOID] = {"VOID", 0, 0, true},
+    [WIRE_RTR] = {"RTR", 0, WIRE_REGIONS_MAX *WIRE_REGION},
+    [WIRE_RTR_CANCEL] = {"RTR_CANCEL", 0, 0},
+    [WIRE_RTR_CANCELLED] = {"RTR_CANCELLED", 0, 0},
+    [WIRE_ABORT] = {"ABORT", WIRE_MOVED, 0},
+    [WIRE_VOID] = {"VOID", 0, 0},
     [WIRE_CREDIT] = {"CREDIT", 0, 0},
     [WIRE_WANT] = {"WANT", WIRE_EAGER_CREDIT | WIRE_UNEXPECTED_CREDIT | WIRE_ANNOUNCE | WIRE_UNUSED,
-                   0, true},
+                   0},
     [WIRE_PING] = {"PING", 0, 0},
     [WIRE_PONG] = {"PONG", 0, 0},
     [WIRE_BYE] = {"BYE", 0, 0},
 };
+
+/* Whether frames of the type carry a tag, and so belong to a space. */
+static bool is_tagged(uint8_t type)
+{
+    const uint32_t tagged = 1u << WIRE_EAGER | 1u << WIRE_UNEXPECTED | 1u << WIRE_RTS |
+                            1u << WIRE_DATA | 1u << WIRE_RTR | 1u << WIRE_RTR_CANCEL |
+                            1u << WIRE_RTR_CANCELLED | 1u << WIRE_ABORT | 1u << WIRE_VOID |
+                            1u << WIRE_WANT;
+    return (tagged >> type & 1) != 0;
+}
 
 const char *wire_type_name(uint8_t type)
 {
@@ -167,7 +176,7 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
         return -EBADMSG;
     }
     if (type == 0 || type >= WIRE_TYPES || space_of(bytes[0]) >= SPACES ||
-        (space_of(bytes[0]) != SPACE_PROGRAM && !rules[type].tagged)) {
+        (space_of(bytes[0]) != SPACE_PROGRAM && !is_tagged(type))) {
         *reason = "unknown frame type";
         return -EBADMSG;
     }

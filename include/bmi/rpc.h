@@ -121,14 +121,18 @@ enum bmi_rpc_service_option {
  *              error. Memory of the reply's and the arguments' pieces is the program's again. The
  *              request is gone when it returns. Called for each request whose `arrived` or `run`
  *              was called
+ *   withdrawn  the service was withdrawn, by bmi_rpc_unregister or the last BMI_finalize, and its
+ *              last request has ended: `argument` is used no more. It must not block
  * All of one request are called one after the other, but cancelled may be called while a BLOCKING
  * `run` is under way. `run`, `cancelled` and `ended` hold no lock; on the thread that makes
- * progress they must not block. */
+ * progress they must not block. That can be a thread in a post, too (a post after a pause makes a
+ * few passes of progress): do not post with a lock held that they take. */
 struct bmi_rpc_service {
     int (*arrived)(struct bmi_rpc_request *request, struct bmi_message *arguments);
     void (*run)(struct bmi_rpc_request *request);
     void (*cancelled)(struct bmi_rpc_request *request);
     void (*ended)(struct bmi_rpc_request *request, bmi_error_code_t status);
+    void (*withdrawn)(void *argument);
     void *argument;
     unsigned options; /* of enum bmi_rpc_service_option */
 };

@@ -160,7 +160,7 @@ static void spaces_are_kept(void)
                 struct wire_header header = {.type = types[k].type, .tag = tag};
                 if (space != SPACE_PROGRAM && !is_tagged(types[k].type))
                     continue;
-                CU_ASSERT_EQUAL(wire_tag_space(tag), space);
+                CU_ASSERT_EQUAL((int)wire_tag_space(tag), space);
                 CU_ASSERT_EQUAL((int32_t)tag, tags[i]);
                 CU_ASSERT_EQUAL(round_trip(&header, &reason), 0);
             }
