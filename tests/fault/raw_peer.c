@@ -342,7 +342,8 @@ bool raw_receive(int socket, struct raw_frame *frame, void *body, int wait_ms)
         raw_decode(header, frame);
     else
         return false;
-    CHECK(frame->magic == RAW_MAGIC && frame->type > 0 && frame->type < RAW_TYPES,
+    unsigned type = frame->type & RAW_TYPE_MASK;
+    CHECK(frame->magic == RAW_MAGIC && type > 0 && type < RAW_TYPES,
           "the library sent no frame: type %u, magic %x", frame->type, frame->magic);
     CHECK(body == NULL || frame->length <= RAW_BODY_MAX, "a body of %llu bytes",
           (unsigned long long)frame->length);

@@ -15,7 +15,8 @@ enum {
     RAW_SHORT = 16,
     RAW_MAGIC = 0xb31f,
     RAW_VERSION = 3,
-    RAW_BODY_MAX = 1 << 20
+    RAW_BODY_MAX = 1 << 20,
+    RAW_TYPE_MASK = 31 /* the upper bits of a type name the space of its tag */
 };
 
 enum { RAW_REPLY = 1, RAW_FIRST = 1, RAW_LAST = 2 }; /* flags of a HELLO or JOIN; of DATA */
