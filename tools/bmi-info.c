@@ -274,15 +274,6 @@ static bool json_topology(void)
     return true;
 }
 
-/* The exit status: whether all output was written. */
-static int output_end(void)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return 0;
-    fprintf(stderr, "bmi-info: cannot write to standard output\n");
-    return 1;
-}
-
 /* ---- a running process ----------------------------------------------------------------------- */
 
 /* The time that bmi-info waits for a process; the library drops a reader slower than 5000 ms. */
@@ -394,7 +385,7 @@ static int process_print(long process)
     if (!genuine)
         return 1;
     if (copied > 0)
-        return output_end();
+        return output_end(0);
     if (copied < 0)
         return unanswered(process);
     fprintf(stderr, "bmi-info: process %ld reports only to its own user and to root\n", process);
@@ -455,10 +446,10 @@ static struct request parse_options(int argc, char **argv)
             break;
         case 'V':
             printf("bmi-info (libbmi) %s\n", bmi_version());
-            exit(output_end());
+            exit(output_end(0));
         case 'h':
             fputs(usage, stdout);
-            exit(output_end());
+            exit(output_end(0));
         default:
             fputs(usage, stderr);
             exit(2);
@@ -516,5 +507,5 @@ int main(int argc, char **argv)
         fprintf(stderr, "bmi-info: the machine's topology cannot be read\n");
         return 1;
     }
-    return output_end();
+    return output_end(0);
 }

@@ -59,29 +59,6 @@ struct ping {
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* Parses a number within limits; exits if it is none. */
-static double number(char option, const char *text, double least, double most)
-{
-    char *end;
-    double value = strtod(text, &end);
-
-    if (end == text || *end || !(value >= least && value <= most)) {
-        line_print(stderr, "bmi-ping: -%c %s: a number from %g to %g is wanted", option, text,
-                   least, most);
-        exit(2);
-    }
-    return value;
-}
-
-/* The exit status: 1 if output could not be written. */
-static int output_end(int status)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return status;
-    fprintf(stderr, "bmi-ping: cannot write to standard output\n");
-    return 1;
-}
-
 /* Reads the options; exits after one that needs nothing more. */
 static struct request parse_options(int argc, char **argv)
 {
@@ -94,13 +71,13 @@ static struct request parse_options(int argc, char **argv)
     while ((option = getopt_long(argc, argv, "c:i:W:qVh", options, NULL)) != -1) {
         switch (option) {
         case 'c':
-            request.count = (long)number('c', optarg, 1, 1e9);
+            request.count = (long)option_number('c', optarg, 1, 1e9);
             break;
         case 'i':
-            request.interval_s = number('i', optarg, 0, 86400);
+            request.interval_s = option_number('i', optarg, 0, 86400);
             break;
         case 'W':
-            request.timeout_ms = (int)(number('W', optarg, 0.001, 86400) * 1000);
+            request.timeout_ms = (int)(option_number('W', optarg, 0.001, 86400) * 1000);
             break;
         case 'q':
             request.quiet = true;

@@ -43,29 +43,6 @@ struct answer {
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* Parses a number within limits; exits if it is none. */
-static double number(char option, const char *text, double least, double most)
-{
-    char *end;
-    double value = strtod(text, &end);
-
-    if (end == text || *end || !(value >= least && value <= most)) {
-        line_print(stderr, "bmi-rpc: -%c %s: a number from %g to %g is wanted", option, text, least,
-                   most);
-        exit(2);
-    }
-    return value;
-}
-
-/* The exit status: 1 if output could not be written. */
-static int output_end(int status)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return status;
-    fprintf(stderr, "bmi-rpc: cannot write to standard output\n");
-    return 1;
-}
-
 /* Reads the options; exits after one that needs nothing more. */
 static struct request parse_options(int argc, char **argv)
 {
@@ -78,10 +55,10 @@ static struct request parse_options(int argc, char **argv)
     while ((option = getopt_long(argc, argv, "i:W:Vh", options, NULL)) != -1) {
         switch (option) {
         case 'i':
-            request.interval_s = number('i', optarg, 0.001, 86400);
+            request.interval_s = option_number('i', optarg, 0.001, 86400);
             break;
         case 'W':
-            request.timeout_ms = (int)(number('W', optarg, 0.001, 86400) * 1000);
+            request.timeout_ms = (int)(option_number('W', optarg, 0.001, 86400) * 1000);
             break;
         case 'V':
             printf("bmi-rpc (libbmi) %s\n", bmi_version());

@@ -4,7 +4,9 @@
  */
 #include "line.h"
 
+#include <errno.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../bmi/base/escape.h"
@@ -53,4 +55,25 @@ void text_print(FILE *out, const char *text, size_t length)
         text += line + 1;
         length -= line + 1;
     }
+}
+
+double option_number(char option, const char *text, double least, double most)
+{
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end || !(value >= least && value <= most)) {
+        line_print(stderr, "%s: -%c %s: a number from %g to %g is wanted",
+                   program_invocation_short_name, option, text, least, most);
+        exit(2);
+    }
+    return value;
+}
+
+int output_end(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "%s: cannot write to standard output\n", program_invocation_short_name);
+    return 1;
 }

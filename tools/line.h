@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * line.h - safe output of the programs: text that may come from a peer, a file, or another process
- * cannot move the cursor, forge a line, or reverse the text beside it.
+ * cannot move the cursor, forge a line, or reverse the text beside it. Also numbers in options, and
+ * the exit status.
  */
 #ifndef LINE_H
 #define LINE_H
@@ -13,5 +14,10 @@
 void line_print(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints text of many lines: newlines stay, everything else is escaped. */
 void text_print(FILE *out, const char *text, size_t length);
+
+/* The number in the argument of an option, within limits; exits with status 2 if it is none. */
+double option_number(char option, const char *text, double least, double most);
+/* The exit status of a program that ends with `status`: 1 if its output could not be written. */
+int output_end(int status);
 
 #endif

@@ -4,36 +4,10 @@
  */
 #include "bmi/rpc/head.h"
 
-#include <endian.h>
 #include <string.h>
 
+#include "bmi/base/bytes.h"
 #include "bmi/rpc/message.h"
-
-static void put32(uint8_t *bytes, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(bytes, &value, sizeof value);
-}
-
-static void put64(uint8_t *bytes, uint64_t value)
-{
-    value = htole64(value);
-    memcpy(bytes, &value, sizeof value);
-}
-
-static uint32_t get32(const uint8_t *bytes)
-{
-    uint32_t value;
-    memcpy(&value, bytes, sizeof value);
-    return le32toh(value);
-}
-
-static uint64_t get64(const uint8_t *bytes)
-{
-    uint64_t value;
-    memcpy(&value, bytes, sizeof value);
-    return le64toh(value);
-}
 
 size_t bmi__rpc_head_encode(uint8_t bytes[RPC_HEAD_MAX], const struct rpc_head *head)
 {
@@ -42,11 +16,11 @@ size_t bmi__rpc_head_encode(uint8_t bytes[RPC_HEAD_MAX], const struct rpc_head *
     bytes[1] = RPC_VERSION;
     bytes[2] = (uint8_t)name;
     bytes[3] = 0;
-    put32(bytes + 4, head->flags);
-    put64(bytes + 8, head->stream);
-    put64(bytes + 16, head->body);
-    put32(bytes + 24, head->reply_room);
-    put32(bytes + 28, (uint32_t)head->status);
+    bmi__put32(bytes + 4, head->flags);
+    bmi__put64(bytes + 8, head->stream);
+    bmi__put64(bytes + 16, head->body);
+    bmi__put32(bytes + 24, head->reply_room);
+    bmi__put32(bytes + 28, (uint32_t)head->status);
     memset(bytes + RPC_HEAD, 0, room);
     memcpy(bytes + RPC_HEAD, head->name, name);
     return RPC_HEAD + room;
@@ -69,11 +43,11 @@ int bmi__rpc_head_decode(const uint8_t *bytes, size_t size, struct rpc_head *hea
         return -1;
     size_t name = bytes[2], room = (name + 7) & ~(size_t)7;
     *head = (struct rpc_head){.kind = (enum rpc_kind)bytes[0],
-                              .flags = get32(bytes + 4),
-                              .stream = get64(bytes + 8),
-                              .body = get64(bytes + 16),
-                              .reply_room = get32(bytes + 24),
-                              .status = (int32_t)get32(bytes + 28)};
+                              .flags = bmi__get32(bytes + 4),
+                              .stream = bmi__get64(bytes + 8),
+                              .body = bmi__get64(bytes + 16),
+                              .reply_room = bmi__get32(bytes + 24),
+                              .status = (int32_t)bmi__get32(bytes + 28)};
     if (!is_sound(head, name) || name >= sizeof head->name || room > size - RPC_HEAD)
         return -1;
     memcpy(head->name, bytes + RPC_HEAD, name);

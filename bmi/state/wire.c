@@ -4,9 +4,10 @@
  */
 #include "bmi/state/wire.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
+
+#include "bmi/base/bytes.h"
 
 /* What each type allows. body_max: the largest body; exact: the body is that long or (with 0
  * allowed) as said. */
@@ -53,45 +54,6 @@ const char *wire_type_name(uint8_t type)
     return type > 0 && type < WIRE_TYPES ? rules[type].name : "unknown";
 }
 
-static void put16(uint8_t *bytes, uint16_t value)
-{
-    value = htole16(value);
-    memcpy(bytes, &value, sizeof value);
-}
-
-static void put32(uint8_t *bytes, uint32_t value)
-{
-    value = htole32(value);
-    memcpy(bytes, &value, sizeof value);
-}
-
-static void put64(uint8_t *bytes, uint64_t value)
-{
-    value = htole64(value);
-    memcpy(bytes, &value, sizeof value);
-}
-
-static uint16_t get16(const uint8_t *bytes)
-{
-    uint16_t value;
-    memcpy(&value, bytes, sizeof value);
-    return le16toh(value);
-}
-
-static uint32_t get32(const uint8_t *bytes)
-{
-    uint32_t value;
-    memcpy(&value, bytes, sizeof value);
-    return le32toh(value);
-}
-
-static uint64_t get64(const uint8_t *bytes)
-{
-    uint64_t value;
-    memcpy(&value, bytes, sizeof value);
-    return le64toh(value);
-}
-
 /* The short form: EAGER and UNEXPECTED up to 65535 bytes. Their other fields are 0. */
 enum { SHORT = 0x80, SHORT_MAGIC = WIRE_MAGIC >> 8 };
 
@@ -124,8 +86,8 @@ static bool fits_short(const struct wire_header *header)
 static void short_encode(uint8_t *bytes, const struct wire_header *header)
 {
     uint64_t what = SHORT | first_byte(header) | (uint64_t)SHORT_MAGIC << 8;
-    put64(bytes, what | header->length << 16 | (uint64_t)(uint32_t)header->tag << 32);
-    put64(bytes + 8, header->seen | (uint64_t)header->credit << 32);
+    bmi__put64(bytes, what | header->length << 16 | (uint64_t)(uint32_t)header->tag << 32);
+    bmi__put64(bytes + 8, header->seen | (uint64_t)header->credit << 32);
 }
 
 static int short_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)
@@ -141,10 +103,10 @@ static int short_decode(const uint8_t *bytes, struct wire_header *header, const 
     }
     *header = (struct wire_header){
         .type = type,
-        .length = get16(bytes + 2),
-        .tag = wire_tag_of(space_of(bytes[0]), (int32_t)get32(bytes + 4)),
-        .seen = get32(bytes + 8),
-        .credit = get32(bytes + 12),
+        .length = bmi__get16(bytes + 2),
+        .tag = wire_tag_of(space_of(bytes[0]), (int32_t)bmi__get32(bytes + 4)),
+        .seen = bmi__get32(bytes + 8),
+        .credit = bmi__get32(bytes + 12),
     };
     return 0;
 }
@@ -157,13 +119,13 @@ void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *head
     }
     bytes[0] = first_byte(header);
     bytes[1] = header->flags;
-    put16(bytes + 2, WIRE_MAGIC);
-    put32(bytes + 4, (uint32_t)header->tag);
-    put64(bytes + 8, header->length);
-    put32(bytes + 16, header->seen);
-    put32(bytes + 20, header->credit);
-    put64(bytes + 24, header->source);
-    put64(bytes + 32, header->target);
+    bmi__put16(bytes + 2, WIRE_MAGIC);
+    bmi__put32(bytes + 4, (uint32_t)header->tag);
+    bmi__put64(bytes + 8, header->length);
+    bmi__put32(bytes + 16, header->seen);
+    bmi__put32(bytes + 20, header->credit);
+    bmi__put64(bytes + 24, header->source);
+    bmi__put64(bytes + 32, header->target);
 }
 
 int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)
@@ -171,7 +133,7 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
     if (bytes[0] & SHORT)
         return short_decode(bytes, header, reason);
     uint8_t type = bytes[0] & TYPE_MASK;
-    if (get16(bytes + 2) != WIRE_MAGIC) {
+    if (bmi__get16(bytes + 2) != WIRE_MAGIC) {
         *reason = "no frame: wrong magic number";
         return -EBADMSG;
     }
@@ -187,12 +149,12 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
     *header = (struct wire_header){
         .type = type,
         .flags = bytes[1],
-        .tag = wire_tag_of(space_of(bytes[0]), (int32_t)get32(bytes + 4)),
-        .length = get64(bytes + 8),
-        .seen = get32(bytes + 16),
-        .credit = get32(bytes + 20),
-        .source = get64(bytes + 24),
-        .target = get64(bytes + 32),
+        .tag = wire_tag_of(space_of(bytes[0]), (int32_t)bmi__get32(bytes + 4)),
+        .length = bmi__get64(bytes + 8),
+        .seen = bmi__get32(bytes + 16),
+        .credit = bmi__get32(bytes + 20),
+        .source = bmi__get64(bytes + 24),
+        .target = bmi__get64(bytes + 32),
     };
     if (header->length > rules[type].body_max) {
         *reason = "body longer than the frame's type allows";
@@ -204,7 +166,7 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
 bool wire_begins(const uint8_t *bytes, size_t have)
 {
     uint8_t magic[2];
-    put16(magic, WIRE_MAGIC);
+    bmi__put16(magic, WIRE_MAGIC);
     return (have < 1 || (bytes[0] != 0 && bytes[0] < WIRE_TYPES)) &&
            (have < 3 || bytes[2] == magic[0]) && (have < 4 || bytes[3] == magic[1]);
 }
@@ -221,12 +183,12 @@ size_t wire_hello_encode(uint8_t *bytes, const struct wire_hello *hello)
     size_t length = strnlen(hello->listen, sizeof hello->listen - 1);
     memcpy(bytes, hello->incarnation, 16);
     memcpy(bytes + 16, hello->nonce, 16);
-    put16(bytes + 32, hello->version);
-    put16(bytes + 34, (uint16_t)length);
-    put32(bytes + 36, hello->eager_max);
-    put32(bytes + 40, hello->unexpected_max);
-    put32(bytes + 44, hello->eager_credit);
-    put32(bytes + 48, hello->unexpected_credit);
+    bmi__put16(bytes + 32, hello->version);
+    bmi__put16(bytes + 34, (uint16_t)length);
+    bmi__put32(bytes + 36, hello->eager_max);
+    bmi__put32(bytes + 40, hello->unexpected_max);
+    bmi__put32(bytes + 44, hello->eager_credit);
+    bmi__put32(bytes + 48, hello->unexpected_credit);
     memcpy(bytes + HELLO_FIXED, hello->listen, length);
     memcpy(bytes + HELLO_FIXED + length, empty_line, sizeof empty_line);
     return HELLO_FIXED + length + sizeof empty_line;
@@ -241,12 +203,12 @@ int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hell
     }
     memcpy(hello->incarnation, bytes, 16);
     memcpy(hello->nonce, bytes + 16, 16);
-    hello->version = get16(bytes + 32);
-    size_t length = get16(bytes + 34);
-    hello->eager_max = get32(bytes + 36);
-    hello->unexpected_max = get32(bytes + 40);
-    hello->eager_credit = get32(bytes + 44);
-    hello->unexpected_credit = get32(bytes + 48);
+    hello->version = bmi__get16(bytes + 32);
+    size_t length = bmi__get16(bytes + 34);
+    hello->eager_max = bmi__get32(bytes + 36);
+    hello->unexpected_max = bmi__get32(bytes + 40);
+    hello->eager_credit = bmi__get32(bytes + 44);
+    hello->unexpected_credit = bmi__get32(bytes + 48);
     if (length > size - HELLO_FIXED || length >= sizeof hello->listen) {
         *reason = "HELLO with a listen address longer than itself";
         return -EBADMSG;
@@ -263,9 +225,9 @@ int wire_hello_decode(const uint8_t *bytes, size_t size, struct wire_hello *hell
 void wire_regions_encode(uint8_t *bytes, const struct bmi_region *regions, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, bytes += WIRE_REGION) {
-        put64(bytes, regions[i].address);
-        put64(bytes + 8, regions[i].length);
-        put64(bytes + 16, regions[i].key);
+        bmi__put64(bytes, regions[i].address);
+        bmi__put64(bytes + 8, regions[i].length);
+        bmi__put64(bytes + 16, regions[i].key);
     }
 }
 
@@ -276,9 +238,9 @@ int wire_regions_decode(const uint8_t *bytes, size_t size, struct bmi_region *re
     uint64_t total = 0;
     uint32_t count = (uint32_t)(size / WIRE_REGION);
     for (uint32_t i = 0; i < count; i++, bytes += WIRE_REGION) {
-        regions[i].address = get64(bytes);
-        regions[i].length = get64(bytes + 8);
-        regions[i].key = get64(bytes + 16);
+        regions[i].address = bmi__get64(bytes);
+        regions[i].length = bmi__get64(bytes + 8);
+        regions[i].key = bmi__get64(bytes + 16);
         if (__builtin_add_overflow(total, regions[i].length, &total) || total > INT64_MAX)
             return -EBADMSG;
     }

@@ -189,7 +189,7 @@ static int callers_run(void *argument, int channel)
     return 0;
 }
 
-/* ---- a lying server --------------------------------------------------------------------------- */
+/* ---- a lying server ------------------------------------------------------------------------- */
 
 enum lie { LIE_GARBAGE, LIE_STREAM_SHORT, LIE_BODY_SHORT, LIE_BODY_WITH_HEAD, LIES };
 
@@ -237,7 +237,7 @@ static int server_run(void *argument, int channel)
     return 0;
 }
 
-/* ---- the process under test -------------------------------------------------------------------- */
+/* ---- the process under test ------------------------------------------------------------------ */
 
 /* Takes one cheaper piece of any size. */
 static int service_arrived(struct bmi_rpc_request *request, struct bmi_message *arguments)
