@@ -35,7 +35,6 @@
 #include "bmi/progress/timers.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/rpc/call.h"
-#include "bmi/rpc/deadline.h"
 #include "bmi/rpc/serve.h"
 #include "bmi/rpc/services.h"
 #include "bmi/state/context.h"
@@ -344,11 +343,10 @@ static void stop(void)
     bmi__book_unlock();
     bmi__requests_wait();
     bmi__services_stop();
-    bmi__exchanges_free();
-    bmi__calls_stop();
-    bmi__deadlines_stop();
     bmi__failure_stop();
     bmi__timers_forget();
+    bmi__exchanges_free(); /* their timers are forgotten */
+    bmi__calls_stop();
     bmi__background_end();
     bmi__reporter_stop();
     bmi__progress_stop();

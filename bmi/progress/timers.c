@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * timers.c - a list of timers, soonest first, under `lock` (innermost). There are few: one for the
- * peers' liveness, one for a method's own ends each. A timer is out of the list while it runs and
- * may set itself again.
+ * timers.c - a list of timers, soonest first, under `lock` (innermost). A timer is out of the list
+ * while it runs and may set itself again. Most timers of a program wait equally long, so that a new
+ * one belongs to the end of the list, or near it: its place is looked for from there.
  */
 #include "bmi/progress/timers.h"
 
@@ -16,6 +16,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_timer *soonest;                /* lock */
+static struct bmi_timer **end = &soonest;        /* lock: the last one's `next` */
 static _Atomic uint64_t soonest_ns = UINT64_MAX; /* its due time, to be read without it */
 
 static void unlink_locked(struct bmi_timer *timer)
@@ -23,8 +24,7 @@ static void unlink_locked(struct bmi_timer *timer)
     if (timer->link_to_me == NULL)
         return;
     *timer->link_to_me = timer->next;
-    if (timer->next != NULL)
-        timer->next->link_to_me = timer->link_to_me;
+    *(timer->next != NULL ? &timer->next->link_to_me : &end) = timer->link_to_me;
     timer->link_to_me = NULL;
     timer->next = NULL;
 }
@@ -34,19 +34,30 @@ static void publish_locked(void)
     atomic_store(&soonest_ns, soonest != NULL ? soonest->due_ns : UINT64_MAX);
 }
 
+/* The place behind all timers that are due no later. */
+static struct bmi_timer **place_locked(uint64_t due_ns)
+{
+    struct bmi_timer **place = end;
+    while (place != &soonest) {
+        struct bmi_timer *before =
+            (struct bmi_timer *)((char *)place - offsetof(struct bmi_timer, next));
+        if (before->due_ns <= due_ns)
+            break;
+        place = before->link_to_me;
+    }
+    return place;
+}
+
 void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms)
 {
     uint64_t due = bmi__monotonic_ns() + delay_ms * 1000000u;
     pthread_mutex_lock(&lock);
     unlink_locked(timer);
-    struct bmi_timer **place = &soonest;
-    while (*place != NULL && (*place)->due_ns <= due)
-        place = &(*place)->next;
+    struct bmi_timer **place = place_locked(due);
     timer->due_ns = due;
     timer->next = *place;
     timer->link_to_me = place;
-    if (timer->next != NULL)
-        timer->next->link_to_me = &timer->next;
+    *(timer->next != NULL ? &timer->next->link_to_me : &end) = &timer->next;
     *place = timer;
     bool first = soonest == timer;
     publish_locked();

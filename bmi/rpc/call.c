@@ -24,7 +24,6 @@
 #include "bmi/base/error.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/op_end.h"
-#include "bmi/rpc/deadline.h"
 #include "bmi/state/context.h"
 #include "bmi/state/liveness.h"
 
@@ -33,7 +32,7 @@ struct call {
     struct call *spare_next;  /* while it is kept for a later call */
     struct bmi_message *request;
     struct bmi_message reply;
-    struct deadline deadline;
+    struct bmi_timer deadline;
     bmi_rpc_unpack unpack;
     void *argument;
     bmi_size_t reply_max;
@@ -106,10 +105,9 @@ static void call_give(struct call *call)
 
 int bmi__calls_start(void)
 {
-    unsigned first;
+    unsigned first = 0;
     int status = bmi__random(&first, sizeof first);
     atomic_store(&numbers, first);
-    bmi__deadline_hook(bmi__call_deadlines_due);
     return status;
 }
 
@@ -138,7 +136,6 @@ void bmi__call_free(struct exchange *exchange)
 
 void bmi__call_refused(struct call *call)
 {
-    bmi__deadline_clear(&call->deadline);
     call_release(call);
 }
 
@@ -236,6 +233,15 @@ static bool rest_wanted(const struct call *call)
            ((call->request_flags & RPC_BODY_APART) && !out[PART_BODY].started);
 }
 
+/* The poller, which clears the timer before it frees the call. */
+static void deadline_expired(struct bmi_timer *timer)
+{
+    struct call *call = (struct call *)((char *)timer - offsetof(struct call, deadline));
+    struct peer *peer = bmi__exchange_lock(&call->exchange);
+    bmi__exchange_end_locked(call->exchange.op, -ETIMEDOUT);
+    peer_unlock(peer);
+}
+
 /* A header that has no credit yet is not on its way: the rest waits for it, so that the server can
  * place the rest when it comes. */
 void bmi__call_start_locked(struct peer *peer, struct op *op)
@@ -255,21 +261,12 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
     bool gone = exchange->out[PART_HEAD].done && exchange->out[PART_HEAD].error == 0;
     if (peer->state == PEER_UP && (gone || (head != NULL && head->stage == SEND_FRAME)))
         rest_send_locked(peer, call);
-    bmi__deadline_set(&call->deadline, call->due_ns);
-}
-
-void bmi__call_deadlines_due(void)
-{
-    struct deadline *deadline;
-    while ((deadline = bmi__deadline_take()) != NULL) {
-        struct call *call = (struct call *)((char *)deadline - offsetof(struct call, deadline));
-        struct exchange *exchange = &call->exchange;
-        if (exchange->over)
-            continue;
-        struct peer *peer = bmi__exchange_lock(exchange);
-        bmi__exchange_end_locked(exchange->op, -ETIMEDOUT);
-        peer_unlock(peer);
-    }
+    if (call->due_ns == 0)
+        return;
+    uint64_t now = bmi__monotonic_ns();
+    call->deadline.expired = deadline_expired;
+    bmi_method_timer_set(&call->deadline,
+                         call->due_ns > now ? (call->due_ns - now + 999999) / 1000000 : 0);
 }
 
 /* ---- the reply ------------------------------------------------------------------------------- */
@@ -368,7 +365,8 @@ static void report_locked(struct call *call, struct op *op)
         call->error == 0 ? (bmi_size_t)(call->reply_head.stream + call->reply_head.body) : 0;
     call->reported = true;
     op->buffer = NULL;
-    bmi__deadline_clear(&call->deadline);
+    if (call->due_ns != 0)
+        bmi_method_timer_clear(&call->deadline);
     bmi__op_complete_locked(op, call->error, size);
 }
 

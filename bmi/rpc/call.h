@@ -19,7 +19,5 @@ void bmi__call_refused(struct call *call);
 int bmi__calls_start(void);
 /* Frees the memory of calls that is kept. */
 void bmi__calls_stop(void);
-/* Ends the calls whose time has come. Poller. */
-void bmi__call_deadlines_due(void);
 
 #endif

@@ -487,7 +487,7 @@ struct bmi_timer {
 
 /* Arms the timer: the poller calls `expired`, not before `delay_ms` milliseconds from now. Set it
  * again to move it, also from within `expired`. Returns: nothing. Owns: the timer is lent until it
- * has run or was cleared. Threads: poller; others through bmi_method_defer. Blocks: no. */
+ * has run or was cleared. Threads: any. Blocks: no. */
 void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms);
 
 /* Disarms a timer; does nothing if it is not set. Returns: nothing. Owns: the timer is the caller's
@@ -563,7 +563,7 @@ _Static_assert((int)BMI_COUNTER_STRIDE >= (int)BMI_COUNT_COUNTERS, "a stripe has
  * as it is loaded. Threads: any. Blocks: no. */
 _Atomic int64_t *bmi_method_counters(const struct bmi_method *method);
 
-/* Returns: the calling thread's stripe, not the first; each seventeenth thread has the same. Owns:
+/* Returns: the calling thread's stripe, not the first; each sixteenth thread has the same. Owns:
  * nothing. Threads: any. Blocks: no. */
 unsigned bmi_method_counter_stripe(void);
 
