@@ -112,13 +112,13 @@ static bool is_for_the_next(const struct peer *peer, BMI_addr_t handle)
 static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
 {
     int status = peer->state == PEER_IDLE ? bmi__dial_locked(peer) : 0;
-    if (status < 0 && op->kind != OP_EXCHANGE) {
+    if (status < 0 && op->kind == OP_EXCHANGE)
+        return status; /* it has not begun, so nothing would complete it */
+    if (status < 0) {
         bmi__peer_adopt_locked(peer, op);
         bmi__op_complete_locked(op, status, 0);
         return 0;
     }
-    if (status < 0)
-        return status;
     if (too_large(peer, op))
         return -EMSGSIZE;
     bmi__peer_adopt_locked(peer, op);

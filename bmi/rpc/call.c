@@ -22,9 +22,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
 #include "bmi/base/error.h"
-#include "bmi/progress/progress.h"
 #include "bmi/protocol/op_end.h"
-#include "bmi/state/context.h"
 #include "bmi/state/liveness.h"
 
 struct call {
@@ -149,10 +147,7 @@ static void head_write(struct call *call, const char *service)
                             .body = (uint64_t)request->body,
                             .reply_room = sizeof call->reply_bytes};
     strncpy(head.name, service, sizeof head.name - 1);
-    if (request->stream_size > RPC_REQUEST_EXPRESS_MAX)
-        head.flags |= RPC_STREAM_APART;
-    if (RPC_HEAD_MAX + (uint64_t)request->stream_size + head.body > RPC_MESSAGE_MAX)
-        head.flags |= head.body > 0 ? RPC_BODY_APART : 0;
+    bmi__rpc_head_split(&head, RPC_REQUEST_EXPRESS_MAX, RPC_MESSAGE_MAX - RPC_HEAD_MAX);
     call->request_flags = head.flags;
     request->buffers[MESSAGE_HEAD] = call->head;
     request->sizes[MESSAGE_HEAD] = (bmi_size_t)bmi__rpc_head_encode(call->head, &head);
@@ -196,36 +191,6 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static void list_send_locked(struct peer *peer, struct call *call, int which, uint32_t first,
-                             uint32_t count)
-{
-    struct bmi_message *request = call->request;
-    bmi_size_t total = 0;
-    for (uint32_t i = first; i < first + count; i++)
-        total += request->sizes[i];
-    bmi__part_send_locked(peer, &call->exchange, which, &request->buffers[first],
-                          &request->sizes[first], count, total);
-}
-
-static void head_send_locked(struct peer *peer, struct call *call)
-{
-    bool stream = !(call->request_flags & RPC_STREAM_APART);
-    bool body = stream && !(call->request_flags & RPC_BODY_APART);
-    list_send_locked(peer, call, PART_HEAD, MESSAGE_HEAD,
-                     body     ? call->request->count
-                     : stream ? MESSAGE_BODY
-                              : MESSAGE_STREAM);
-}
-
-/* What travels apart, once the header is on its way. */
-static void rest_send_locked(struct peer *peer, struct call *call)
-{
-    if (call->request_flags & RPC_STREAM_APART)
-        list_send_locked(peer, call, PART_STREAM, MESSAGE_STREAM, 1);
-    if (call->request_flags & RPC_BODY_APART)
-        list_send_locked(peer, call, PART_BODY, MESSAGE_BODY, call->request->count - MESSAGE_BODY);
-}
-
 static bool rest_wanted(const struct call *call)
 {
     const struct part *out = call->exchange.out;
@@ -256,11 +221,11 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
     if (!call->one_way)
         bmi__part_receive_locked(peer, exchange, PART_HEAD, &call->list_buffer, &call->list_size, 1,
                                  call->list_size);
-    head_send_locked(peer, call);
+    bmi__message_head_send_locked(peer, exchange, call->request, call->request_flags);
     const struct op *head = exchange->out[PART_HEAD].op;
     bool gone = exchange->out[PART_HEAD].done && exchange->out[PART_HEAD].error == 0;
     if (peer->state == PEER_UP && (gone || (head != NULL && head->stage == SEND_FRAME)))
-        rest_send_locked(peer, call);
+        bmi__message_rest_send_locked(peer, exchange, call->request, call->request_flags);
     if (call->due_ns == 0)
         return;
     uint64_t now = bmi__monotonic_ns();
@@ -374,7 +339,7 @@ static enum action going_on_locked(struct peer *peer, struct call *call)
 {
     struct exchange *exchange = &call->exchange;
     if (rest_wanted(call) && exchange->out[PART_HEAD].done) {
-        rest_send_locked(peer, call);
+        bmi__message_rest_send_locked(peer, exchange, call->request, call->request_flags);
         return AGAIN;
     }
     if (exchange->in[PART_HEAD].done && !call->head_read)

@@ -4,7 +4,6 @@
  */
 #include "bmi/rpc/exchange.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -189,6 +188,38 @@ void bmi__part_send_locked(struct peer *peer, struct exchange *exchange, int whi
         op->flags = head ? 0 : OP_UNASKED;
     }
     part_start_locked(peer, exchange, &exchange->out[which], op);
+}
+
+/* Sends `count` entries of the message's list from `first` on. */
+static void entries_send_locked(struct peer *peer, struct exchange *exchange, int which,
+                                const struct bmi_message *message, uint32_t first, uint32_t count)
+{
+    bmi_size_t total = 0;
+    for (uint32_t i = first; i < first + count; i++)
+        total += message->sizes[i];
+    bmi__part_send_locked(peer, exchange, which, &message->buffers[first], &message->sizes[first],
+                          count, total);
+}
+
+void bmi__message_head_send_locked(struct peer *peer, struct exchange *exchange,
+                                   const struct bmi_message *message, uint32_t flags)
+{
+    uint32_t count = message->count;
+    if (flags & RPC_BODY_APART)
+        count = MESSAGE_BODY;
+    if (flags & RPC_STREAM_APART)
+        count = MESSAGE_STREAM;
+    entries_send_locked(peer, exchange, PART_HEAD, message, MESSAGE_HEAD, count);
+}
+
+void bmi__message_rest_send_locked(struct peer *peer, struct exchange *exchange,
+                                   const struct bmi_message *message, uint32_t flags)
+{
+    if (flags & RPC_STREAM_APART)
+        entries_send_locked(peer, exchange, PART_STREAM, message, MESSAGE_STREAM, 1);
+    if (flags & RPC_BODY_APART)
+        entries_send_locked(peer, exchange, PART_BODY, message, MESSAGE_BODY,
+                            message->count - MESSAGE_BODY);
 }
 
 void bmi__part_receive_locked(struct peer *peer, struct exchange *exchange, int which,

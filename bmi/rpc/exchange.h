@@ -77,6 +77,12 @@ bool bmi__exchange_idle(struct exchange *exchange);
 void bmi__part_send_locked(struct peer *peer, struct exchange *exchange, int which,
                            void *const *buffers, const bmi_size_t *sizes, uint32_t count,
                            bmi_size_t total);
+/* Starts the sending of a message whose list has its header: that, with what does not travel apart
+ * by `flags` (enum rpc_flags); then what does. */
+void bmi__message_head_send_locked(struct peer *peer, struct exchange *exchange,
+                                   const struct bmi_message *message, uint32_t flags);
+void bmi__message_rest_send_locked(struct peer *peer, struct exchange *exchange,
+                                   const struct bmi_message *message, uint32_t flags);
 /* Starts the receiving of a part. A list of 0 entries: discards the message. */
 void bmi__part_receive_locked(struct peer *peer, struct exchange *exchange, int which,
                               void *const *buffers, const bmi_size_t *sizes, uint32_t count,

@@ -9,6 +9,14 @@
 #include "bmi/base/bytes.h"
 #include "bmi/rpc/message.h"
 
+void bmi__rpc_head_split(struct rpc_head *head, uint64_t stream_most, uint64_t together_most)
+{
+    if (head->stream > stream_most)
+        head->flags |= RPC_STREAM_APART;
+    if (head->body > 0 && head->stream + head->body > together_most)
+        head->flags |= RPC_BODY_APART;
+}
+
 size_t bmi__rpc_head_encode(uint8_t bytes[RPC_HEAD_MAX], const struct rpc_head *head)
 {
     size_t name = strnlen(head->name, sizeof head->name - 1), room = (name + 7) & ~(size_t)7;

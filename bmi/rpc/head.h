@@ -44,6 +44,10 @@ struct rpc_head {
     char name[BMI_RPC_NAME_MAX];
 };
 
+/* Sets the flags of the parts that travel apart: a stream of more than `stream_most` bytes, a body
+ * if both together are more than `together_most` (not above stream_most: a body never stays behind
+ * a header whose stream is elsewhere). */
+void bmi__rpc_head_split(struct rpc_head *head, uint64_t stream_most, uint64_t together_most);
 /* Returns the number of bytes written, a multiple of 8. */
 size_t bmi__rpc_head_encode(uint8_t bytes[RPC_HEAD_MAX], const struct rpc_head *head);
 /* Returns the number of bytes that the header takes; -1: it is none, or what it announces is not

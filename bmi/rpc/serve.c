@@ -42,7 +42,6 @@ struct bmi_rpc_request {
     struct service *service; /* NULL: none */
     BMI_addr_t address;
     void *bytes; /* of the header's message, lent from the core */
-    bmi_size_t size;
     struct rpc_head head;
     int head_length;
     uint8_t *stream; /* that travels apart */
@@ -58,7 +57,7 @@ struct bmi_rpc_request {
     bool answered;           /* the reply was sent, or there is none to send */
     atomic_bool taken;       /* bmi_rpc_reply or bmi_rpc_fail ends it */
     bool service_knows;      /* a function of the service was called */
-    bool told;               /* `cancelled` was called */
+    bool told;               /* `cancelled` was called, or is to be */
     bool resumed;            /* bmi_rpc_resume was called before `arrived` had returned */
     atomic_bool is_cancelled;
     void *list_buffer;
@@ -120,7 +119,6 @@ bool bmi__request_arrived_locked(struct peer *peer, int32_t number, void *buffer
     if (request != NULL) {
         request->address = bmi__peer_handle_locked(peer);
         request->bytes = buffer;
-        request->size = size;
         request->head = head;
         request->head_length = length;
         bmi__exchange_soon(&request->exchange);
@@ -184,30 +182,14 @@ static void reply_send_locked(struct peer *peer, struct bmi_rpc_request *request
         bmi__part_send_locked(peer, exchange, PART_HEAD, &buffer, &size, 1, size);
         return;
     }
+    uint64_t room = request->head.reply_room > RPC_HEAD ? request->head.reply_room - RPC_HEAD : 0;
     head.stream = reply->stream_size;
     head.body = (uint64_t)reply->body;
-    uint64_t room = request->head.reply_room;
-    if (RPC_HEAD + head.stream > room)
-        head.flags |= RPC_STREAM_APART;
-    if (head.body > 0 &&
-        (RPC_HEAD + head.stream + head.body > room || (head.flags & RPC_STREAM_APART)))
-        head.flags |= RPC_BODY_APART;
-    bool stream_apart = (head.flags & RPC_STREAM_APART) != 0;
-    bool body_apart = (head.flags & RPC_BODY_APART) != 0;
+    bmi__rpc_head_split(&head, room, room);
     reply->buffers[MESSAGE_HEAD] = request->reply_head;
     reply->sizes[MESSAGE_HEAD] = (bmi_size_t)bmi__rpc_head_encode(request->reply_head, &head);
-    bmi_size_t total = reply->sizes[MESSAGE_HEAD];
-    total += stream_apart ? 0 : (bmi_size_t)head.stream;
-    total += body_apart ? 0 : reply->body;
-    uint32_t count = stream_apart ? 1 : body_apart ? MESSAGE_BODY : reply->count;
-    bmi__part_send_locked(peer, exchange, PART_HEAD, reply->buffers, reply->sizes, count, total);
-    if (stream_apart)
-        bmi__part_send_locked(peer, exchange, PART_STREAM, &reply->buffers[MESSAGE_STREAM],
-                              &reply->sizes[MESSAGE_STREAM], 1, (bmi_size_t)head.stream);
-    if (body_apart)
-        bmi__part_send_locked(peer, exchange, PART_BODY, &reply->buffers[MESSAGE_BODY],
-                              &reply->sizes[MESSAGE_BODY], reply->count - MESSAGE_BODY,
-                              reply->body);
+    bmi__message_head_send_locked(peer, exchange, reply, head.flags);
+    bmi__message_rest_send_locked(peer, exchange, reply, head.flags);
     if (request->service != NULL)
         atomic_fetch_add(&request->service->bytes_out, head.stream + head.body);
 }
@@ -501,7 +483,7 @@ static void absent_withdraw(struct bmi_rpc_request *request)
 }
 
 /* The request's caller has cancelled it, or has gone. */
-static enum action cancelled_locked(struct peer *peer, struct bmi_rpc_request *request)
+static void cancelled_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     atomic_store(&request->is_cancelled, true);
     if (request->stage == RUNNING || request->stage == DEFERRED) {
@@ -509,19 +491,17 @@ static enum action cancelled_locked(struct peer *peer, struct bmi_rpc_request *r
         if (!request->told && request->service->calls.cancelled != NULL)
             bmi__exchange_late(&request->exchange, LATE_CANCELLED);
         request->told = true;
-        return NOTHING;
-    }
-    if (request->stage != READY && request->stage != UNPACKING)
+    } else if (request->stage != READY) { /* the run, which is queued, sees it */
         give_up_locked(peer, request,
                        request->exchange.ended ? request->exchange.end_error : BMI__CANCELLED);
-    return NOTHING; /* READY: the run, which is queued, sees it */
+    }
 }
 
-static enum action ending_locked(struct peer *peer, struct bmi_rpc_request *request)
+static void ending_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     rest_discard_locked(peer, request);
     if (request->exchange.outstanding > 0)
-        return NOTHING;
+        return;
     for (int i = 0; i < PARTS; i++)
         if (request->status == 0 && request->exchange.out[i].error < 0)
             request->status = request->exchange.out[i].error;
@@ -529,7 +509,6 @@ static enum action ending_locked(struct peer *peer, struct bmi_rpc_request *requ
     if (request->stream != NULL)
         streams_look_locked(peer);
     bmi__exchange_late(&request->exchange, LATE_END);
-    return NOTHING;
 }
 
 static enum action next_locked(struct peer *peer, struct bmi_rpc_request *request)
@@ -540,9 +519,9 @@ static enum action next_locked(struct peer *peer, struct bmi_rpc_request *reques
         return NOTHING;
     }
     if ((request->cancel_arrived || request->exchange.ended) && request->stage != ENDING) {
-        enum action action = cancelled_locked(peer, request);
+        cancelled_locked(peer, request);
         if (request->stage != ENDING)
-            return action;
+            return NOTHING;
     }
     switch (request->stage) {
     case ARRIVED:
@@ -573,7 +552,8 @@ static enum action next_locked(struct peer *peer, struct bmi_rpc_request *reques
         request->stage = READY;
         return RUN;
     case ENDING:
-        return ending_locked(peer, request);
+        ending_locked(peer, request);
+        return NOTHING;
     default:
         return NOTHING;
     }
@@ -598,7 +578,7 @@ static void request_step(struct bmi_deferred *work)
 {
     struct bmi_rpc_request *request = (struct bmi_rpc_request *)work;
     enum action action = request->exchange.over ? NOTHING : AGAIN;
-    while (action != NOTHING) {
+    while (action != NOTHING && action != RUN) {
         struct peer *peer = bmi__exchange_lock(&request->exchange);
         action = next_locked(peer, request);
         bmi__exchange_unlock(peer);
@@ -607,7 +587,7 @@ static void request_step(struct bmi_deferred *work)
         else if (action == CALL_ARRIVED)
             arrived_call(request);
         else if (action == RUN)
-            run_queue(request), action = NOTHING;
+            run_queue(request);
     }
 }
 

@@ -28,8 +28,8 @@ struct peer;
 struct unmatched;
 struct remote_memory;
 
-/* EXCHANGE: a call, or a request that is served, of the layer above (struct bmi__exchange): it has
- * no frames of its own, and ends when that layer says so. */
+/* EXCHANGE: a call, or a request that is served (bmi/rpc/exchange.h): it has no frames of its own,
+ * and ends when that layer completes it. */
 enum op_kind { OP_SEND, OP_SEND_UNEXPECTED, OP_RECV, OP_PING, OP_EXCHANGE };
 
 enum __attribute__((packed)) op_state { OP_FREE, OP_POSTING, OP_PENDING, OP_DONE_INLINE };

@@ -126,7 +126,8 @@ enum bmi_rpc_service_option {
  * All of one request are called one after the other, but cancelled may be called while a BLOCKING
  * `run` is under way. `run`, `cancelled` and `ended` hold no lock; on the thread that makes
  * progress they must not block. That can be a thread in a post, too (a post after a pause makes a
- * few passes of progress): do not post with a lock held that they take. */
+ * few passes of progress): do not post with a lock held that they take. No function of a service
+ * may call BMI_finalize. */
 struct bmi_rpc_service {
     int (*arrived)(struct bmi_rpc_request *request, struct bmi_message *arguments);
     void (*run)(struct bmi_rpc_request *request);
