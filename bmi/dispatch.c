@@ -385,7 +385,9 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
 
 int bmi_method_frame_arrived(struct bmi_link *link, const uint8_t *bytes, struct bmi_sink *sink)
 {
-    struct shown shown = {.bytes = bytes, .header.type = bytes[0] & 0x1f, .reason = "out of place"};
+    struct shown shown = {.bytes = bytes,
+                          .header.type = wire_type_of(bytes[0]),
+                          .reason = "out of place"};
     shown.status = wire_decode(bytes, &shown.header, &shown.reason);
     return frame_take(link, &shown, NULL, sink);
 }

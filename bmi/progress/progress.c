@@ -3,12 +3,11 @@
  * progress.c - the poller and its passes. See progress.h.
  *
  * Rules. `role` is taken by exchange when no thread has or wants it, and given back by exchange or,
- * if a thread wants it meanwhile, by subtraction; all that only the poller touches (batch, spin,
- * timers) needs no lock beyond it. A follower misses
- * nothing, since it looks again after it is on the list (waiters.c). The poller misses nothing,
- * since it says that it blocks, then looks at all queues again, then blocks (wakeup.h). While a
- * follower sleeps, there is a poller, or a follower was woken to become it: one that is woken and
- * goes without polling wakes the next.
+ * if a thread wants it meanwhile, by subtraction; all that only the poller touches (batch, spin)
+ * needs no lock beyond it. A follower misses nothing, since it looks again after it is on the list
+ * (waiters.c). The poller misses nothing, since it says that it blocks, then looks at all queues
+ * again, then blocks (wakeup.h). While a follower sleeps, there is a poller, or a follower was
+ * woken to become it: one that is woken and goes without polling wakes the next.
  *
  * A thread that forks takes the role first, so that the child finds what only pollers touch in
  * order: it adds ROLE_WANTED, which keeps others from it and makes the poller leave.

@@ -61,6 +61,11 @@ enum { SHORT = 0x80, SHORT_MAGIC = WIRE_MAGIC >> 8 };
 enum { SPACE_SHIFT = 5, TYPE_MASK = (1 << SPACE_SHIFT) - 1, SPACE_MASK = 3 << SPACE_SHIFT };
 _Static_assert((int)WIRE_TYPES <= TYPE_MASK && SPACES <= 4, "they fit");
 
+uint8_t wire_type_of(uint8_t first)
+{
+    return first & TYPE_MASK;
+}
+
 static uint8_t first_byte(const struct wire_header *header)
 {
     return (uint8_t)(header->type | wire_tag_space(header->tag) << SPACE_SHIFT);
@@ -92,7 +97,7 @@ static void short_encode(uint8_t *bytes, const struct wire_header *header)
 
 static int short_decode(const uint8_t *bytes, struct wire_header *header, const char **reason)
 {
-    uint8_t type = bytes[0] & TYPE_MASK;
+    uint8_t type = wire_type_of(bytes[0]);
     if (bytes[1] != SHORT_MAGIC) {
         *reason = "no frame: wrong magic number";
         return -EBADMSG;
@@ -132,7 +137,7 @@ int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **r
 {
     if (bytes[0] & SHORT)
         return short_decode(bytes, header, reason);
-    uint8_t type = bytes[0] & TYPE_MASK;
+    uint8_t type = wire_type_of(bytes[0]);
     if (bmi__get16(bytes + 2) != WIRE_MAGIC) {
         *reason = "no frame: wrong magic number";
         return -EBADMSG;

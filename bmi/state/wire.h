@@ -109,6 +109,9 @@ void wire_encode(uint8_t bytes[BMI_FRAME_HEADER], const struct wire_header *head
 /* Of as many bytes. Returns 0, or -EBADMSG with *reason set: not a frame of this protocol. */
 int wire_decode(const uint8_t *bytes, struct wire_header *header, const char **reason);
 
+/* The type that a header's first byte names, whether or not there is such a type. */
+uint8_t wire_type_of(uint8_t first);
+
 /* Whether a frame with a long header can begin with these bytes. */
 bool wire_begins(const uint8_t *bytes, size_t have);
 
