@@ -419,6 +419,8 @@ static bool worth_announcing(const struct peer *peer, const struct op *op)
         return false; /* there may be no link */
     if (peer->flags & PEER_ANNOUNCE_ALL)
         return true;
+    if (wire_tag_space(op->tag) != SPACE_PROGRAM)
+        return false; /* its message was sent behind a header that has come */
     return op->total > (bmi_size_t)peer->eager_max && bmi__setting(SETTING_ANNOUNCE) != 0 &&
            !gets_only(method_of(peer));
 }
