@@ -5,7 +5,7 @@
  *
  * The references do the same by a header before the body (raw, mpi), or by probing (mpi-probe).
  * `post` is the bare exchange of messages of the same sizes: both sides know them before, and have
- * memory for them. The receiver of a body allocates its memory in each call, except in `post`.
+ * memory for them. The receiver of a body allocates its memory in each call.
  */
 #include "rpc.h"
 #include "report.h"

@@ -208,9 +208,12 @@ static bmi_size_t message_bytes(const struct work *work, enum rpc_kind kind)
     return work->on == kind ? work->size : RPC_BARE;
 }
 
+/* Into memory of its own, as a service's. */
 static void turn_recv(struct turn *turn)
 {
     struct exchange *exchange = turn->exchange;
+    free(turn->in);
+    turn->in = memory_get(exchange->in_size);
     side_recv(exchange->side, &turn->in_op.op, exchange->peer, turn->in, exchange->in_size,
               BMI_EXT_ALLOC, tag_data(exchange->work));
 }
@@ -282,7 +285,6 @@ static struct exchange *exchange_open(struct bmi_side *side, BMI_addr_t peer,
         turn->in_op =
             (struct turn_op){{.complete = serves ? request_received : reply_received}, turn};
         turn->out_op = (struct turn_op){{.complete = turn_sent}, turn};
-        turn->in = allocate_pages((size_t)exchange->in_size);
         turn->out = allocate_pages((size_t)exchange->out_size);
     }
     return exchange;
