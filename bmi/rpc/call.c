@@ -213,7 +213,7 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
 {
     struct call *call = op->buffer;
     struct exchange *exchange = &call->exchange;
-    exchange->op = op;
+    bmi__exchange_posted_locked(exchange, op);
     if (!exchange->is_call || exchange->out[PART_HEAD].started || exchange->ended)
         return; /* moved to another peer, with its parts; or cancelled before */
     call->list_buffer = call->reply_bytes;

@@ -43,6 +43,12 @@ void bmi__exchange_late(struct exchange *exchange, unsigned late_work)
     bmi_method_defer(&exchange->late);
 }
 
+void bmi__exchange_posted_locked(struct exchange *exchange, struct op *op)
+{
+    if (exchange->op == NULL)
+        exchange->op = op;
+}
+
 struct peer *bmi__exchange_lock(struct exchange *exchange)
 {
     for (;;) {
@@ -266,7 +272,7 @@ bool bmi__parts_none_locked(const struct part parts[PARTS])
 void bmi__exchange_end_locked(struct op *op, int error)
 {
     struct exchange *exchange = op->buffer;
-    exchange->op = op;
+    bmi__exchange_posted_locked(exchange, op);
     if (!exchange->ended)
         exchange->end_error = error;
     exchange->ended = true;

@@ -9,6 +9,9 @@
  * twice at a time. It may run within the handling of a frame, with that link's receive lock held,
  * which a cancel may need: cancels, and calls of the program's functions that may do anything, are
  * left to `late`, which the poller runs without a lock.
+ *
+ * `op` is written under the lock: once before the first step is queued, then by the poller. So the
+ * poller, and a thread that serves the request, read it without the lock to find the peer.
  */
 #ifndef BMI_RPC_EXCHANGE_H
 #define BMI_RPC_EXCHANGE_H
@@ -53,6 +56,8 @@ void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
 struct exchange *bmi__exchange_of_late(struct bmi_deferred *late);
 /* Leaves work for later. Poller. */
 void bmi__exchange_late(struct exchange *exchange, unsigned late_work);
+/* Notes the operation that the program posted: when it starts, or ends before that. */
+void bmi__exchange_posted_locked(struct exchange *exchange, struct op *op);
 /* Locks the peer of an exchange that is not over. */
 struct peer *bmi__exchange_lock(struct exchange *exchange);
 /* Unlocks it, and frees it if it is gone and this was its last operation. */
