@@ -249,7 +249,8 @@ int64_t bmi_method_setting(const char *name)
                     {"registration_keep", 0},
                     {"ofi_register_all", 0},
                     {"handshake_timeout_ms", 10000},
-                    {"handshakes_max", 64}};
+                    {"handshakes_max", 64},
+                    {"tls_kernel_send", 0}};
     if (strcmp(name, "tcp_sndbuf") == 0)
         return fake_send_buffer;
     if (strcmp(name, "peer_timeout_ms") == 0)

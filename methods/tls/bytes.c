@@ -27,6 +27,50 @@ enum {
     LEAST_ROOM = 512
 };
 
+/* ---- ciphertext ----------------------------------------------------------------------------- */
+
+/* Takes over what the SSL has written. The writer, which has sent all before. */
+static void sending_take_locked(struct tls_link *tls)
+{
+    tls->sending = tls->out;
+    tls->out = NULL;
+    atomic_store(&tls->any_sending, tls->sending && tls->sending->have > 0);
+    atomic_store(&tls->any_out, false);
+}
+
+/* The writer. Returns 0: all has been sent; -EAGAIN; or another errno. */
+static int sending_write(struct tls_link *tls)
+{
+    struct tls_buffer *sending = tls->sending;
+    if (!sending)
+        return 0;
+    while (sending->sent < sending->have) {
+        ssize_t moved = send(tls->link->watch.fd, sending->bytes + sending->sent,
+                             sending->have - sending->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (moved < 0 && errno == EINTR)
+            continue;
+        if (moved < 0)
+            return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+        sending->sent += (size_t)moved;
+    }
+    free(sending);
+    tls->sending = NULL;
+    atomic_store(&tls->any_sending, false);
+    return 0;
+}
+
+/* Sends all that was encrypted. The writer. */
+static int out_write(struct tls_link *tls)
+{
+    int error = sending_write(tls);
+    if (error || !atomic_load(&tls->any_out))
+        return error;
+    bmi_lock_take(&tls->lock);
+    sending_take_locked(tls);
+    bmi_lock_give(&tls->lock);
+    return sending_write(tls);
+}
+
 /* ---- between SSL and socket ----------------------------------------------------------------- */
 
 static int bio_read(BIO *bio, char *to, size_t size, size_t *have)
@@ -87,16 +131,40 @@ static bool out_append_locked(struct tls_link *tls, const void *bytes, size_t si
 static int bio_write(BIO *bio, const char *from, size_t size, size_t *written)
 {
     BIO_clear_retry_flags(bio);
+    if (tls_kernel_has_key(BIO_next(bio))) {
+        int result = tls_kernel_write(BIO_next(bio), from, size, written);
+        BIO_copy_next_retry(bio);
+        return result;
+    }
     if (!out_append_locked(BIO_get_data(bio), from, size))
         return 0;
     *written = size;
     return 1;
 }
 
+/* What OpenSSL has encrypted reaches the socket before the kernel has the key. A step of the
+ * handshake, which is the writer. */
+static long flush_locked(BIO *bio, struct tls_link *tls)
+{
+    int error = sending_write(tls);
+    BIO_clear_retry_flags(bio);
+    if (error == 0) {
+        sending_take_locked(tls);
+        error = sending_write(tls);
+    }
+    if (error == -EAGAIN)
+        BIO_set_retry_write(bio);
+    return error == 0;
+}
+
+/* With a socket BIO behind it (kernel.c), the BIO passes on what it does not know. */
 static long bio_control(BIO *bio, int command, long number, void *pointer)
 {
-    (void)bio, (void)number, (void)pointer;
-    return command == BIO_CTRL_FLUSH;
+    struct tls_link *tls = BIO_get_data(bio);
+    BIO *next = BIO_next(bio);
+    if (command == BIO_CTRL_FLUSH)
+        return next && tls->making ? flush_locked(bio, tls) : 1;
+    return next ? BIO_ctrl(next, command, number, pointer) : 0;
 }
 
 static BIO_METHOD *bio_method;
@@ -120,51 +188,15 @@ static BIO *bio_make(struct tls_link *tls)
         return NULL;
     BIO_set_data(bio, tls);
     BIO_set_init(bio, 1);
-    return bio;
-}
-
-/* ---- ciphertext ----------------------------------------------------------------------------- */
-
-/* Takes over what the SSL has written. The writer, which has sent all before. */
-static void sending_take_locked(struct tls_link *tls)
-{
-    tls->sending = tls->out;
-    tls->out = NULL;
-    atomic_store(&tls->any_sending, tls->sending && tls->sending->have > 0);
-    atomic_store(&tls->any_out, false);
-}
-
-/* The writer. Returns 0: all has been sent; -EAGAIN; or another errno. */
-static int sending_write(struct tls_link *tls)
-{
-    struct tls_buffer *sending = tls->sending;
-    if (!sending)
-        return 0;
-    while (sending->sent < sending->have) {
-        ssize_t moved = send(tls->link->watch.fd, sending->bytes + sending->sent,
-                             sending->have - sending->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (moved < 0 && errno == EINTR)
-            continue;
-        if (moved < 0)
-            return errno == EWOULDBLOCK ? -EAGAIN : -errno;
-        sending->sent += (size_t)moved;
+    if (bmi_method_setting("tls_kernel_send")) {
+        BIO *socket = tls_kernel_socket(tls);
+        if (!socket) {
+            BIO_free(bio);
+            return NULL;
+        }
+        BIO_push(bio, socket);
     }
-    free(sending);
-    tls->sending = NULL;
-    atomic_store(&tls->any_sending, false);
-    return 0;
-}
-
-/* Sends all that was encrypted. The writer. */
-static int out_write(struct tls_link *tls)
-{
-    int error = sending_write(tls);
-    if (error || !atomic_load(&tls->any_out))
-        return error;
-    bmi_lock_take(&tls->lock);
-    sending_take_locked(tls);
-    bmi_lock_give(&tls->lock);
-    return sending_write(tls);
+    return bio;
 }
 
 /* ---- handshake ------------------------------------------------------------------------------ */
@@ -213,6 +245,8 @@ static int ssl_make(struct tls_link *tls)
         return -ENOMEM;
     SSL_set_bio(tls->ssl, bio, bio);
     SSL_set_app_data(tls->ssl, tls);
+    if (BIO_next(bio))
+        SSL_set_options(tls->ssl, SSL_OP_ENABLE_KTLS);
     if (tls->role == TLS_SERVER)
         SSL_set_accept_state(tls->ssl);
     else
@@ -235,9 +269,11 @@ static int handshake_done(struct tls_link *tls)
     stream_count(tls->link, BMI_COUNT_HANDSHAKES, 1);
     stream_count(tls->link, BMI_COUNT_HANDSHAKES_RESUMED, tls->resumed);
     SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD);
-    bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s)", base->host ? base->host : "?",
+    tls->kernel_sends = tls_kernel_has_key(BIO_next(SSL_get_rbio(tls->ssl)));
+    bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s%s)", base->host ? base->host : "?",
                    (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
-                   SSL_get_cipher_name(tls->ssl), tls->resumed ? ", resumed" : "");
+                   SSL_get_cipher_name(tls->ssl), tls->resumed ? ", resumed" : "",
+                   tls->kernel_sends ? ", the kernel sends" : "");
     return 0;
 }
 
@@ -260,8 +296,9 @@ static int handshake_go_on_locked(struct tls_link *tls)
     int result = SSL_do_handshake(tls->ssl);
     if (result == 1)
         return handshake_done(tls);
-    if (SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ)
-        return -EAGAIN;
+    int kind = SSL_get_error(tls->ssl, result);
+    if (kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE)
+        return kind == SSL_ERROR_WANT_READ ? -EAGAIN : -ENOBUFS;
     int error = tls_cause_locked(tls);
     if (error == -EPROTO)
         alert_add_locked(tls);
@@ -373,6 +410,8 @@ static ssize_t tls_write(struct stream_link *link, struct iovec *iov, size_t cou
     struct tls_link *tls = tls_link_of(link);
     struct plain plain = {.iov = iov, .count = count};
     ssize_t all = 0, part;
+    if (tls->kernel_sends)
+        return tls_kernel_send(link, iov, count);
     int error = sending_write(tls);
     if (error)
         return error;

@@ -25,6 +25,9 @@ static const struct bmi_setting_spec settings[] = {
      "certificates; 0: no tickets"},
     {"tls_key_records", BMI_SETTING_NUMBER, 1 << 24, 1, 1 << 24,
      "records that are sent before the key is updated"},
+    {"tls_kernel_send", BMI_SETTING_SWITCH, 0, 0, 1,
+     "let the kernel encrypt (kernel TLS), where it can; a connection then ends after "
+     "tls_key_records records"},
     STREAM_SECURE_SETTINGS,
     TCP_SETTINGS,
     {0}};

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * kernel.c - sending by kernel TLS: the kernel encrypts the bytes that are written to the socket.
+ *
+ * OpenSSL hands the key of a direction to a socket BIO (SSL_OP_ENABLE_KTLS). The link's BIO has one
+ * behind it for that: it passes on every control command, and, once the kernel has the key, what
+ * OpenSSL itself sends (tickets, alerts). Frames go straight to the socket. Where the kernel does
+ * not take the key, OpenSSL encrypts as without the setting.
+ *
+ * The key cannot be replaced (Linux can since 6.14, OpenSSL 3.0 does not), so a connection ends
+ * after tls_key_records records; the next one has a new key. Receiving stays OpenSSL's.
+ */
+#include <signal.h>
+#include <time.h>
+
+#include "tls.h"
+
+enum { RECORD = 16384 };
+
+BIO *tls_kernel_socket(const struct tls_link *tls)
+{
+    return BIO_new_socket(tls->link->watch.fd, BIO_NOCLOSE);
+}
+
+bool tls_kernel_has_key(BIO *socket)
+{
+    return socket && BIO_get_ktls_send(socket);
+}
+
+/* A socket BIO writes without MSG_NOSIGNAL. */
+int tls_kernel_write(BIO *socket, const char *from, size_t size, size_t *written)
+{
+    static const struct timespec now = {0};
+    sigset_t pipe, before, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    int result = BIO_write_ex(socket, from, size, written);
+    while (!sigismember(&pending, SIGPIPE) && sigtimedwait(&pipe, NULL, &now) < 0 && errno == EINTR)
+        ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return result;
+}
+
+/* Each write ends a record. */
+static int64_t records_of(const struct iovec *iov, size_t count)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += iov[i].iov_len;
+    return (int64_t)(bytes / RECORD + 1);
+}
+
+ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t count)
+{
+    struct tls_link *tls = tls_link_of(link);
+    int64_t most = bmi_method_setting("tls_key_records");
+    if (tls->records >= most) {
+        bmi_method_log(BMI_LOG_WARN, &link->base,
+                       "%s:%u: the kernel's key has served for %lld records (tls_key_records): the "
+                       "connection ends, the next one has a new key",
+                       link->base.host ? link->base.host : "?", (unsigned)link->base.host_number,
+                       (long long)most);
+        return -ECONNRESET;
+    }
+    tls->records += (uint32_t)records_of(iov, count);
+    return stream_plain.write(link, iov, count);
+}
