@@ -1,108 +1,124 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bad_requests.c - for the test: sends a server messages that are invalid, or almost valid, and
- * then a valid request for its space, which the server must answer.
+ * bad_requests.c - for the test: calls each service of a server with requests that are invalid, or
+ * almost valid. Each call must fail with an error that names the fault. Then a message that is no
+ * call ends the connection, and a valid request for its space must be answered.
  *
- * usage: stripefs-bad-requests URL [COUNT]
+ * usage: stripefs-bad-requests URL [ROUNDS]
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <bmi/job.h>
 
 #include "protocol.h"
 
-enum { TAG = 1000, PATIENCE_MS = 60000 };
+enum { TAG = 1000, PATIENCE_MS = 60000, SERVERS = 4 };
 
 static struct bmi_job_context *jobs;
 static BMI_addr_t server;
 
-static int await(int posted, bmi_job_id_t id, struct bmi_job_status *status)
+static int space_take(struct bmi_message *reply, void *argument)
 {
-    int count = 0;
-    if (posted != 0)
-        return posted < 0 ? posted : status->error;
-    int result = bmi_job_test(jobs, id, &count, status, PATIENCE_MS);
-    return result < 0 ? result : count == 0 ? -BMI_ETIMEDOUT : status->error;
+    const void *bytes;
+    size_t count;
+    (void)argument;
+    return bmi_unpack_array(reply, &bytes, &count, 8);
 }
 
-static int message_send(const uint8_t *bytes, int64_t size)
+static int call(const char *service, struct bmi_message *message)
 {
-    struct bmi_job_status status;
     bmi_job_id_t id;
     int posted =
-        bmi_job_sendunexpected(jobs, server, bytes, size, BMI_EXT_ALLOC, TAG, NULL, &id, &status);
-    return await(posted, id, &status);
+        bmi_job_rpc(jobs, server, service, message, space_take, NULL, NULL, NULL, &id, NULL);
+    return bmi_job_wait(jobs, id, NULL, posted, PATIENCE_MS);
 }
 
-/* Sends some request with changed bytes; its tag is one that no receive waits for. */
-static int bad_send(unsigned seed)
+static struct sfs_request request_of(enum sfs_op op)
 {
-    struct sfs_request request = {.op = (uint16_t)(1 + seed % (SFS_OPS - 1)),
-                                  .servers = 4,
-                                  .tag = 2,
-                                  .object = seed,
+    struct sfs_request request = {.op = op,
+                                  .servers = SERVERS,
+                                  .object = 1,
                                   .stripe = 65536,
-                                  .extent_count = 1};
-    uint8_t bytes[SFS_REQUEST_MAX];
-    request.extents[0] = (struct sfs_extent){seed, 100};
-    request.meta = (struct sfs_meta){.kind = SFS_FOLDER, .mode = 0755};
-    strcpy(request.path, "/../x");
-    request.path_size = 5;
-    int64_t size = sfs_request_encode(&request, bytes, sizeof bytes);
-    switch (seed % 4) {
-    case 0: /* cut short */
-        size = (int64_t)((unsigned)rand() % (unsigned)size);
-        break;
-    case 1: /* random bytes */
-        for (int i = 0; i < 64; i++)
-            bytes[i] = (uint8_t)rand();
-        size = 64;
-        break;
-    case 2: /* too long */
-        memset(bytes + size, 0, 100);
-        size += 100;
-        break;
-    default: /* impossible numbers */
-        memset(bytes + 12, 0xff, (size_t)(size - 12));
-    }
-    return message_send(bytes, size);
+                                  .tag = TAG,
+                                  .count = 1,
+                                  .path = "/none",
+                                  .after = "",
+                                  .meta = {.kind = SFS_FOLDER, .mode = 0755}};
+    request.u.extents[0] = (struct sfs_extent){1, 100};
+    if (op == SFS_UNLINK)
+        request.u.paths[0] = "/none";
+    return request;
+}
+
+enum fault { OTHER_PIECE, MORE_PIECES, BODY, NO_SERVICE, OTHER_LIST, IMPOSSIBLE, FAULTS };
+
+static int bad_call(enum sfs_op op, enum fault fault)
+{
+    static const int errors[FAULTS] = {
+        [OTHER_PIECE] = BMI_EBADMSG, [MORE_PIECES] = BMI_EBADMSG, [BODY] = BMI_EBADMSG,
+        [NO_SERVICE] = BMI_ENOSYS,   [OTHER_LIST] = BMI_EBADR,    [IMPOSSIBLE] = BMI_EINVAL};
+    static const char large[1 << 20];
+    struct sfs_request request = request_of(op);
+    struct bmi_message *message = bmi_message_new();
+    if (fault == OTHER_LIST)
+        request.servers = 1;
+    if (fault == IMPOSSIBLE)
+        request.server = SERVERS;
+    if (fault != OTHER_PIECE)
+        sfs_request_pack(message, &request);
+    if (fault == OTHER_PIECE || fault == MORE_PIECES)
+        bmi_pack_u32(message, 1);
+    if (fault == BODY)
+        bmi_pack(message, large, sizeof large, BMI_PACK_CHEAPER | BMI_UNPACK_CHEAPER);
+    int result = call(fault == NO_SERVICE ? "stripefs.none" : sfs_service(op), message);
+    if (result == -errors[fault])
+        return 0;
+    printf("%s, fault %d: %s\n", sfs_service(op), fault, bmi_status_string(result));
+    return -BMI_EPROTO;
+}
+
+/* A message of a protocol without calls: its sender would wait for a reply. */
+static int stray_send(void)
+{
+    bmi_job_id_t id, reply;
+    char byte = 0;
+    int awaits = bmi_job_recv(jobs, server, &byte, 1, BMI_EXT_ALLOC, TAG, NULL, &reply, NULL);
+    int posted =
+        bmi_job_sendunexpected(jobs, server, "hello", 5, BMI_EXT_ALLOC, TAG, NULL, &id, NULL);
+    bmi_job_wait(jobs, id, NULL, posted, PATIENCE_MS);
+    int result = bmi_job_wait(jobs, reply, NULL, awaits, PATIENCE_MS);
+    if (result == -BMI_ECONNRESET || result == -BMI_EPIPE)
+        return 0;
+    printf("a message that is no call: %s\n", bmi_status_string(result));
+    return -BMI_EPROTO;
 }
 
 static int space_ask(void)
 {
-    struct sfs_request request = {.op = SFS_SPACE, .servers = 4, .tag = TAG};
-    struct sfs_reply reply;
-    struct bmi_job_status received;
-    uint8_t bytes[SFS_REQUEST_MAX], answer[1000];
-    bmi_job_id_t id;
-    int64_t size = sfs_request_encode(&request, bytes, sizeof bytes);
-    int posted =
-        bmi_job_recv(jobs, server, answer, sizeof answer, BMI_EXT_ALLOC, TAG, NULL, &id, &received);
-    int result = message_send(bytes, size);
-    if (result == 0)
-        result = await(posted, id, &received);
-    if (result == 0)
-        result = sfs_reply_decode(&reply, answer, (size_t)received.actual);
-    return result < 0 ? result : reply.status;
+    struct sfs_request request = request_of(SFS_SPACE);
+    struct bmi_message *message = bmi_message_new();
+    sfs_request_pack(message, &request);
+    return call(sfs_service(SFS_SPACE), message);
 }
 
 int main(int argc, char **argv)
 {
-    unsigned count = argc > 2 ? (unsigned)atoi(argv[2]) : 500;
+    int rounds = argc > 2 ? atoi(argv[2]) : 5;
     int result = BMI_initialize(NULL, NULL, 0);
     if (argc < 2 || result < 0)
         return 2;
     result = BMI_addr_lookup(&server, argv[1]);
     if (result == 0)
         result = bmi_job_context_open(0, &jobs);
-    srand(1);
-    for (unsigned i = 0; i < count && result == 0; i++)
-        result = bad_send(i);
+    for (int i = 0; i < rounds * FAULTS; i++)
+        for (enum sfs_op op = SFS_WRITE; op < SFS_OPS && result == 0; op++)
+            result = bad_call(op, (enum fault)(i % FAULTS));
+    if (result == 0)
+        result = stray_send();
     if (result == 0)
         result = space_ask();
-    printf("after %u bad requests: %s\n", count, bmi_status_string(result));
+    printf("after bad requests: %s\n", bmi_status_string(result));
     bmi_job_context_close(jobs);
     BMI_finalize();
     return result < 0;

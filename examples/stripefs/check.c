@@ -31,7 +31,6 @@ struct check {
     struct items named;                   /* by object */
     char **paths;                         /* of all names, with their kind in front, in order */
     size_t path_count, path_room;
-    uint8_t *room;
     unsigned long used, orphans, damaged, lost;
 };
 
@@ -71,38 +70,58 @@ static struct item *item_find(const struct items *items, uint64_t object)
 
 /* ---- reading the servers --------------------------------------------------------------------- */
 
-/* Asks for a page after `object` or `path`. Returns the reply's status. */
-static int page_ask(struct check *check, struct rpc *rpc, int server, enum sfs_op op,
-                    uint64_t object, const char *path)
+/* A page of a server's objects, and where the next one begins. */
+struct page {
+    struct check *check;
+    int server;
+    bool more;
+    uint64_t object;
+};
+
+/* Asks for the objects after the last one. Returns 0 or an error. */
+static int objects_ask(struct page *page, bmi_rpc_unpack take)
 {
-    rpc_make(rpc, check->client, server, op, path);
-    rpc->request.object = object;
-    rpc->room = check->room;
-    rpc->room_size = SFS_REPLY_MAX;
-    return rpc_call(rpc);
+    struct rpc rpc;
+    rpc_make(&rpc, page->check->client, page->server, SFS_OBJECTS, NULL);
+    rpc.request.object = page->object;
+    rpc.take = take;
+    rpc.taker = page;
+    page->more = false;
+    return rpc_call(&rpc);
+}
+
+static int objects_take(struct bmi_message *reply, void *argument)
+{
+    struct page *page = argument;
+    struct check *check = page->check;
+    const uint64_t *objects;
+    const uint8_t *used;
+    size_t count = 0;
+    int result = sfs_objects_unpack(reply, &objects, &used, &count, &page->more);
+    for (size_t i = 0; i < count && result == 0; i++) {
+        check->used += used[i];
+        page->object = objects[i];
+        result = item_add(&check->stored[page->server],
+                          (struct item){objects[i], (uint64_t)!used[i] << page->server, 0});
+    }
+    page->more = page->more && count > 0;
+    return result;
 }
 
 static int objects_read(struct check *check, int server)
 {
-    struct sfs_object object = {0};
-    struct rpc rpc;
+    struct page page = {.check = check, .server = server};
     int result;
-    do {
-        result = page_ask(check, &rpc, server, SFS_OBJECTS, object.object, NULL);
-        const uint8_t *at = rpc.reply.entries, *end = at + rpc.reply.entries_size;
-        for (uint32_t i = 0; result == 0 && i < rpc.reply.entry_count; i++) {
-            sfs_object_take(&object, &at, end);
-            check->used += object.used;
-            result = item_add(&check->stored[server],
-                              (struct item){object.object, (uint64_t)!object.used << server, 0});
-        }
-    } while (result == 0 && rpc.reply.more && rpc.reply.entry_count > 0);
+    do
+        result = objects_ask(&page, objects_take);
+    while (result == 0 && page.more);
     items_sort(&check->stored[server]);
     return result;
 }
 
-static int name_add(struct check *check, const struct sfs_entry *entry)
+static int name_add(void *taker, const struct sfs_entry *entry)
 {
+    struct check *check = taker;
     if (check->path_count == check->path_room) {
         size_t room = check->path_room != 0 ? check->path_room * 2 : 1024;
         char **grown = realloc(check->paths, room * sizeof *grown);
@@ -125,17 +144,17 @@ static int name_add(struct check *check, const struct sfs_entry *entry)
 
 static int names_read(struct check *check, int server)
 {
-    struct sfs_entry entry = {.name = "/"};
+    char last[SFS_PATH_MAX + 1] = "/";
     struct rpc rpc;
     int result;
     do {
-        result = page_ask(check, &rpc, server, SFS_NAMES, 0, entry.name);
-        const uint8_t *at = rpc.reply.entries, *end = at + rpc.reply.entries_size;
-        for (uint32_t i = 0; result == 0 && i < rpc.reply.entry_count; i++) {
-            sfs_entry_take(&entry, &at, end);
-            result = name_add(check, &entry);
-        }
-    } while (result == 0 && rpc.reply.more && rpc.reply.entry_count > 0);
+        rpc_make(&rpc, check->client, server, SFS_NAMES, last);
+        rpc.entry_take = name_add;
+        rpc.taker = check;
+        result = rpc_call(&rpc);
+        if (rpc.reply.more)
+            strcpy(last, check->paths[check->path_count - 1] + 1);
+    } while (result == 0 && rpc.reply.more);
     return result;
 }
 
@@ -160,7 +179,7 @@ static int servers_read(struct check *check)
 static void orphans_drop(struct check *check, int server, struct rpc *rpc)
 {
     struct client *client = check->client;
-    if (rpc->request.object_count == 0)
+    if (rpc->request.count == 0)
         return;
     int result = rpc_call(rpc);
     if (result < 0)
@@ -183,8 +202,8 @@ static void orphans_find(struct check *check, int server)
                (unsigned long long)stored->object, client->repair ? ": removed" : "");
         if (!client->repair)
             continue;
-        rpc.request.objects[rpc.request.object_count++] = stored->object;
-        if (rpc.request.object_count == SFS_BATCH_MAX)
+        rpc.request.u.objects[rpc.request.count++] = stored->object;
+        if (rpc.request.count == SFS_BATCH_MAX)
             orphans_drop(check, server, &rpc);
     }
     orphans_drop(check, server, &rpc);
@@ -192,15 +211,22 @@ static void orphans_find(struct check *check, int server)
 
 /* ---- files with missing parts ---------------------------------------------------------------- */
 
+/* The first object of a page. */
+static int object_take(struct bmi_message *reply, void *argument)
+{
+    struct page *page = argument;
+    const uint64_t *objects;
+    const uint8_t *used;
+    size_t count = 0;
+    int result = sfs_objects_unpack(reply, &objects, &used, &count, &page->more);
+    page->object = result == 0 && count > 0 ? objects[0] : 0;
+    return result;
+}
+
 static bool object_there(struct check *check, int server, uint64_t object)
 {
-    struct sfs_object found = {0};
-    struct rpc rpc;
-    int result = page_ask(check, &rpc, server, SFS_OBJECTS, object - 1, NULL);
-    const uint8_t *at = rpc.reply.entries;
-    if (result == 0 && rpc.reply.entry_count > 0)
-        sfs_object_take(&found, &at, at + rpc.reply.entries_size);
-    return result < 0 || found.object == object;
+    struct page page = {.check = check, .server = server, .object = object - 1};
+    return objects_ask(&page, object_take) < 0 || page.object == object;
 }
 
 /* It may have been put after the objects were listed, or removed since: then no part is missing. */
@@ -294,17 +320,14 @@ static void check_free(struct check *check)
         free(check->paths[i]);
     free(check->paths);
     free(check->named.list);
-    free(check->room);
 }
 
 int verb_check(struct client *client, int count, char **arguments)
 {
-    struct check check = {.client = client, .room = malloc(SFS_REPLY_MAX)};
+    struct check check = {.client = client};
     (void)count;
     (void)arguments;
-    if (check.room == NULL)
-        client_complain(client, "check", -BMI_ENOMEM);
-    else if (servers_read(&check) == 0) {
+    if (servers_read(&check) == 0) {
         for (int server = 0; server < client->count; server++)
             orphans_find(&check, server);
         damaged_find(&check);

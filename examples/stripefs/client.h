@@ -13,7 +13,7 @@
 
 #include "protocol.h"
 
-enum { CHUNK = 2 << 20, SMALL_REPLY = 8192, WORKERS_MAX = 64 };
+enum { CHUNK = 2 << 20, WORKERS_MAX = 64 };
 
 struct client {
     struct bmi_job_context *jobs;
@@ -46,12 +46,25 @@ struct client {
 
 /* ---- rpc.c: a request and its reply ---- */
 
+/* What a reply says, besides lists. */
+struct reply {
+    uint64_t start;            /* WRITE, KEEP: differs after each start of the server */
+    uint64_t total, available; /* SPACE */
+    bool has_meta;             /* COMMIT: the former meta exists */
+    bool more;                 /* LIST, NAMES: further entries follow */
+    struct sfs_meta meta;      /* LOOKUP: its target is in client->target; COMMIT: without one */
+};
+
 struct rpc {
     struct client *client;
     int server;
     bool quiet;                 /* a failure does not matter */
-    struct sfs_request request; /* the caller's: op, flags, and the fields of the op */
-    struct sfs_reply reply;
+    struct sfs_request request; /* the caller's: flags, and the fields of the op */
+    struct reply reply;
+    /* LIST, NAMES: takes an entry. Returns 0 or an error */
+    int (*entry_take)(void *taker, const struct sfs_entry *entry);
+    bmi_rpc_unpack take; /* OBJECTS, UNLINK: takes the reply */
+    void *taker;
     uint64_t *start;   /* the server's start at the file's first request, 0: none yet;
                           NULL: ignored */
     uint64_t *written; /* WRITE: servers that have replied to a WRITE of the object */
@@ -62,22 +75,16 @@ struct rpc {
     bool retried; /* it may have been executed twice */
     int tries;
     uint64_t asked_ns;
-    bmi_job_id_t machine;
+    bmi_job_id_t machine, flow_job;
     struct rpc *next, **at; /* in the client's list */
-    uint8_t *room;          /* for the reply; NULL: small */
-    size_t room_size;
-    struct bmi_job_status received;
-    int parts; /* children that have not posted theirs yet */
-    bmi_size_t size;
-    uint8_t bytes[SFS_REQUEST_MAX];
-    uint8_t small[SMALL_REPLY];
+    struct bmi_job_status called;
 };
 
 extern struct bmi_sm_table rpc_table; /* its data is a struct rpc */
 
-/* Prepares one; `path` may be NULL. */
+/* Prepares one; `path` may be NULL, and is lent. */
 void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path);
-/* Executes it. Returns the reply's status, or the cause of a missing reply. */
+/* Executes it. Returns 0 or an error: the server's, or the cause of a missing reply. */
 int rpc_call(struct rpc *rpc);
 /* The same as a child of a machine. Returns BMI_SM_DEFERRED or an error. */
 int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
@@ -91,6 +98,10 @@ int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, 
                const struct sfs_meta *meta, uint64_t *starts);
 /* Runs a machine to its end. Returns its result. */
 int client_run(struct client *client, struct bmi_sm_table *table, void *data);
+/* Runs a machine for each of `count` elements of an array, to their ends. If not all can be
+ * started, the others do their work. Returns 0 or an error. */
+int client_run_many(struct client *client, struct bmi_sm_table *table, void *array, size_t count,
+                    size_t size);
 /* After a signal: cancels all work that may be cut short. */
 void client_cancel(struct client *client);
 /* Prints the error of `name` and counts it; not after a signal. */

@@ -6,6 +6,8 @@
  * disconnected. Then it is removed, unless the client has asked to keep it: the client does so
  * before it gives the object a name, so that no name ever lacks its bytes.
  */
+#include <stdlib.h>
+
 #include "server.h"
 
 /* ---- WRITE, READ ----------------------------------------------------------------------------- */
@@ -14,68 +16,65 @@
  * without its earlier bytes. */
 int data_create(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    struct bmi_job_options options = slot_options(machine);
-    slot->object = slot->request.object;
-    int result = session_enter(slot);
-    if (result == 0 && (slot->request.flags & SFS_MORE) != 0)
+    struct served *served = data;
+    served->object = served->request.object;
+    int result = session_enter(served);
+    if (result == 0 && (served->request.flags & SFS_MORE) != 0)
         return 1;
     if (result == 0)
-        result = object_track(slot, slot->object);
+        result = object_track(served, served->object);
     if (result < 0)
         return result;
-    return bmi_sm_posted(bmi_job_trove_create(slot->server->jobs, &slot->place, &slot->object, 0,
-                                              &options, NULL, &slot->status));
+    return bmi_sm_posted(bmi_job_trove_create(served->server->jobs, &served->place, &served->object,
+                                              0, BMI_SM_MINE(machine), NULL, &served->status));
 }
 
 int data_flow(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    const struct sfs_request *request = &slot->request;
-    struct bmi_job_options options = slot_options(machine);
+    struct served *served = data;
+    const struct sfs_request *request = &served->request;
     struct bmi_flow_endpoint network = {.kind = BMI_FLOW_NETWORK};
     struct bmi_flow_endpoint storage = {.kind = BMI_FLOW_STORAGE};
     bool write = request->op == SFS_WRITE;
-    network.u.network.address = slot->info.addr;
-    network.u.network.tag = (bmi_msg_tag_t)(request->tag + 1);
-    storage.u.storage.place = slot->place;
-    slot->stripe.stripe_size = request->stripe;
-    for (int i = 0; i < request->extent_count; i++)
-        slot->extents[i] =
-            (struct bmi_flow_extent){.offset = (bmi_size_t)request->extents[i].offset,
-                                     .size = (bmi_size_t)request->extents[i].size,
+    network.u.network.address = served->client;
+    network.u.network.tag = (bmi_msg_tag_t)request->tag;
+    storage.u.storage.place = served->place;
+    served->stripe.stripe_size = request->stripe;
+    for (uint32_t i = 0; i < request->count; i++)
+        served->extents[i] =
+            (struct bmi_flow_extent){.offset = (bmi_size_t)request->u.extents[i].offset,
+                                     .size = (bmi_size_t)request->u.extents[i].size,
                                      .count = 1};
     struct bmi_flow_description description = {
         .source = write ? network : storage,
         .destination = write ? storage : network,
-        .extents = slot->extents,
-        .extent_count = request->extent_count,
+        .extents = served->extents,
+        .extent_count = (int)request->count,
         .distribution = &bmi_flow_simple_stripe,
-        .distribution_parameters = &slot->stripe,
+        .distribution_parameters = &served->stripe,
         .server = request->part,
         .servers = request->servers,
         .flags = write ? BMI_FLOW_DRAIN : BMI_FLOW_ZEROS,
         .buffer_count = 4,
     };
-    int posted =
-        bmi_job_flow(slot->server->jobs, &description, &options, &slot->flow, &slot->status);
+    int posted = bmi_job_flow(served->server->jobs, &description, BMI_SM_MINE(machine),
+                              &served->flow, &served->status);
     if (posted == 0)
-        watch_flow(slot);
-    else
-        slot->flow = 0;
+        watch_flow(served);
     return bmi_sm_posted(posted);
 }
 
 int data_moved(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
+    struct served *served = data;
     int result = bmi_sm_last(machine);
-    slot->flow = 0;
-    if (result < 0 || slot->request.op != SFS_WRITE)
+    unwatch_flow(served);
+    if (result < 0 || served->request.op != SFS_WRITE)
         return result;
-    int tracked = object_track(slot, slot->object);
-    if (tracked == 0 && (slot->request.flags & SFS_LAST) != 0)
-        object_keep(slot, slot->object);
+    bmi_pack_u64(served->answer, served->server->start);
+    int tracked = object_track(served, served->object);
+    if (tracked == 0 && (served->request.flags & SFS_LAST) != 0)
+        object_keep(served, served->object);
     return tracked;
 }
 
@@ -83,25 +82,25 @@ int data_moved(struct bmi_sm *machine, void *data)
 
 int data_keep(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    struct bmi_job_options options = slot_options(machine);
-    int result = session_enter(slot);
+    struct served *served = data;
+    int result = session_enter(served);
     if (result < 0)
         return result;
-    if (slot->request.flags & SFS_SYNCED)
-        return bmi_sm_posted(
-            bmi_job_trove_flush(slot->server->jobs, &slot->place, &options, NULL, &slot->status));
-    return bmi_sm_posted(bmi_job_trove_size(slot->server->jobs, &slot->place, &slot->size, &options,
-                                            NULL, &slot->status));
+    if (served->request.flags & SFS_SYNCED)
+        return bmi_sm_posted(bmi_job_trove_flush(served->server->jobs, &served->place,
+                                                 BMI_SM_MINE(machine), NULL, &served->status));
+    return bmi_sm_posted(bmi_job_trove_size(served->server->jobs, &served->place, &served->size,
+                                            BMI_SM_MINE(machine), NULL, &served->status));
 }
 
 int data_kept(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
+    struct served *served = data;
     (void)machine;
-    int result = object_track(slot, slot->request.object);
+    int result = object_track(served, served->request.object);
+    bmi_pack_u64(served->answer, served->server->start);
     if (result == 0)
-        object_keep(slot, slot->request.object);
+        object_keep(served, served->request.object);
     return result;
 }
 
@@ -109,58 +108,65 @@ int data_kept(struct bmi_sm *machine, void *data)
 
 int data_drop(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    struct bmi_job_options options = slot_options(machine);
-    for (int i = 0; i < slot->request.object_count; i++) {
-        struct bmi_trove_place place = slot->place;
-        place.object = slot->request.objects[i];
-        object_forget(slot->server, place.object);
-        int posted =
-            bmi_job_trove_remove(slot->server->jobs, &place, 0, &options, NULL, &slot->statuses[i]);
+    struct served *served = data;
+    struct bmi_job_status *statuses = served->room;
+    if (statuses == NULL)
+        statuses = served->room = calloc(served->request.count, sizeof *statuses);
+    if (statuses == NULL)
+        return -BMI_ENOMEM;
+    for (uint32_t i = 0; i < served->request.count; i++) {
+        struct bmi_trove_place place = served->place;
+        place.object = served->request.u.objects[i];
+        object_forget(served->server, place.object);
+        int posted = bmi_job_trove_remove(served->server->jobs, &place, 0, BMI_SM_MINE(machine),
+                                          NULL, &statuses[i]);
         if (posted < 0)
-            slot->statuses[i].error = posted;
+            statuses[i].error = posted;
     }
     return BMI_SM_DEFERRED;
 }
 
-/* An absent object counts as removed. */
+/* An absent object counts as removed. Choices: 0: reply; 1: again: the client has gone, and would
+ * leave objects that nobody knows. */
 int data_dropped(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    int result = bmi_sm_cancelled(machine) ? -BMI_ECANCEL : 0;
-    for (int i = 0; i < slot->request.object_count; i++)
-        if (slot->statuses[i].error < 0 && slot->statuses[i].error != -BMI_ENOENT)
-            result = slot->statuses[i].error;
-    return result;
+    struct served *served = data;
+    const struct bmi_job_status *statuses = served->room;
+    int result = 0;
+    if (statuses == NULL)
+        return bmi_sm_last(machine);
+    for (uint32_t i = 0; i < served->request.count; i++)
+        if (statuses[i].error < 0 && statuses[i].error != -BMI_ENOENT)
+            result = statuses[i].error;
+    if (result != -BMI_ECANCEL || served->again)
+        return result;
+    served->again = true;
+    return 1;
 }
 
 /* ---- OBJECTS --------------------------------------------------------------------------------- */
 
 int data_objects(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    struct bmi_job_options options = slot_options(machine);
-    slot->object = slot->request.object;
-    return bmi_sm_posted(bmi_job_trove_objects(slot->server->jobs, &slot->place, &slot->object,
-                                               slot->u.objects, OBJECTS_LISTED, &options, NULL,
-                                               &slot->status));
+    struct served *served = data;
+    served->room = malloc(OBJECTS_LISTED * sizeof(bmi_trove_object_id_t));
+    served->object = served->request.object;
+    if (served->room == NULL)
+        return -BMI_ENOMEM;
+    return bmi_sm_posted(bmi_job_trove_objects(served->server->jobs, &served->place,
+                                               &served->object, served->room, OBJECTS_LISTED,
+                                               BMI_SM_MINE(machine), NULL, &served->status));
 }
 
 int data_listed(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
+    struct served *served = data;
+    const bmi_trove_object_id_t *objects = served->room;
+    size_t count = (size_t)served->status.actual;
+    uint8_t used[OBJECTS_LISTED];
     (void)machine;
-    slot->reply.entries = slot->entries;
-    for (int i = 0; i < (int)slot->status.actual; i++) {
-        struct sfs_object object = {.object = slot->u.objects[i]};
-        object.used = object_used(slot->server, object.object);
-        int64_t size = sfs_object_encode(&object, slot->entries + slot->reply.entries_size,
-                                         SFS_REPLY_MAX - REPLY_RESERVE - slot->reply.entries_size);
-        if (size < 0)
-            return (int)size;
-        slot->reply.entries_size += (size_t)size;
-        slot->reply.entry_count++;
-    }
-    slot->reply.more = slot->status.actual == OBJECTS_LISTED;
+    for (size_t i = 0; i < count; i++)
+        used[i] = object_used(served->server, objects[i]);
+    sfs_objects_pack(served->answer, objects, used, count, count == OBJECTS_LISTED);
     return BMI_SM_DONE;
 }

@@ -15,25 +15,26 @@
 
 enum { PATIENCE_MS = 60000 };
 
+static int start_take(struct bmi_message *reply, void *argument)
+{
+    uint64_t start;
+    (void)argument;
+    return bmi_unpack_u64(reply, &start);
+}
+
 static int write_ask(struct bmi_job_context *jobs, BMI_addr_t server, unsigned number)
 {
     struct sfs_request request = {.op = SFS_WRITE,
                                   .servers = 1,
-                                  .tag = 2 * number + 2,
+                                  .tag = number + 2,
                                   .object = number + 1,
                                   .stripe = 65536,
-                                  .extent_count = 1,
-                                  .extents = {{0, 1 << 20}}};
-    struct bmi_job_status status;
-    uint8_t bytes[SFS_REQUEST_MAX];
-    bmi_job_id_t id;
-    int count = 0;
-    int64_t size = sfs_request_encode(&request, bytes, sizeof bytes);
-    int posted = bmi_job_sendunexpected(jobs, server, bytes, size, BMI_EXT_ALLOC,
-                                        (bmi_msg_tag_t)request.tag, NULL, &id, &status);
-    if (posted == 0)
-        posted = bmi_job_test(jobs, id, &count, &status, PATIENCE_MS);
-    return posted <= 0 ? -BMI_ETIMEDOUT : status.error;
+                                  .count = 1,
+                                  .u.extents = {{0, 1 << 20}}};
+    struct bmi_message *message = bmi_message_new();
+    sfs_request_pack(message, &request);
+    return bmi_job_rpc(jobs, server, sfs_service(SFS_WRITE), message, start_take, NULL, NULL, NULL,
+                       NULL, NULL);
 }
 
 int main(int argc, char **argv)

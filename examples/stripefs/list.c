@@ -3,7 +3,7 @@
  * list.c - lists of folders. Each server has some of a folder's entries; machines take one folder
  * on one server after another, and request its pages in turn:
  *
- *   next -> page -> took: page, next
+ *   next -> page -> paged: page, next
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,6 @@ struct lister {
     int server;
     char after[SFS_NAME_MAX + 1];
     struct rpc rpc;
-    uint8_t room[SFS_REPLY_MAX];
 };
 
 static int entry_add(struct listing *listing, const struct sfs_entry *entry)
@@ -78,35 +77,30 @@ static int next(struct bmi_sm *machine, void *data)
     return 1;
 }
 
+static int page_entry(void *taker, const struct sfs_entry *entry)
+{
+    struct lister *lister = taker;
+    memcpy(lister->after, entry->name, (size_t)entry->name_size + 1);
+    return entry_add(lister->listing, entry);
+}
+
 static int page(struct bmi_sm *machine, void *data)
 {
     struct lister *lister = data;
     struct rpc *rpc = &lister->rpc;
     rpc_make(rpc, lister->lists->client, lister->server, SFS_LIST, lister->listing->path);
-    rpc->room = lister->room;
-    rpc->room_size = sizeof lister->room;
-    rpc->request.after_size = (uint16_t)strlen(lister->after);
-    memcpy(rpc->request.after, lister->after, rpc->request.after_size);
+    rpc->request.after = lister->after;
+    rpc->entry_take = page_entry;
+    rpc->taker = lister;
     return rpc_start(rpc, machine);
 }
 
 /* Choices: 0: the last page of this server; 1: the next page. */
-static int took(struct bmi_sm *machine, void *data)
+static int paged(struct bmi_sm *machine, void *data)
 {
-    struct lister *lister = data;
-    const struct sfs_reply *reply = &lister->rpc.reply;
-    const uint8_t *at = reply->entries, *end = at + reply->entries_size;
-    struct sfs_entry entry = {.name_size = 0};
+    const struct lister *lister = data;
     (void)machine;
-    for (uint32_t i = 0; i < reply->entry_count; i++) {
-        sfs_entry_take(&entry, &at, end);
-        int result = entry_add(lister->listing, &entry);
-        if (result < 0)
-            return result;
-    }
-    memcpy(lister->after, entry.name, entry.name_size);
-    lister->after[entry.name_size] = '\0';
-    return reply->more && reply->entry_count > 0;
+    return lister->rpc.reply.more;
 }
 
 static int failed(struct bmi_sm *machine, void *data)
@@ -120,34 +114,17 @@ static int failed(struct bmi_sm *machine, void *data)
     return BMI_SM_DONE;
 }
 
-enum { NEXT, PAGE, TOOK, FAILED, STATES };
+enum { NEXT, PAGE, PAGED, FAILED, STATES };
 
 static const struct bmi_sm_state lister_states[STATES] = {
     [NEXT] = {"next", .action = next, .choices = 2,
               .on = {BMI_SM_OK(PAGE), BMI_SM_ELSE(BMI_SM_END)}},
-    [PAGE] = {"page", .action = page, .on = {BMI_SM_OK(TOOK), BMI_SM_FAIL(FAILED)}},
-    [TOOK] = {"took", .action = took, .choices = 2,
-              .on = {BMI_SM_OK(NEXT), BMI_SM_ON(1, PAGE), BMI_SM_FAIL(FAILED)}},
+    [PAGE] = {"page", .action = page, .on = {BMI_SM_OK(PAGED), BMI_SM_FAIL(FAILED)}},
+    [PAGED] = {"paged", .action = paged, .choices = 2,
+               .on = {BMI_SM_ON(1, PAGE), BMI_SM_ELSE(NEXT)}},
     [FAILED] = {"failed", .action = failed, .on = {BMI_SM_ELSE(NEXT)}},
 };
-static struct bmi_sm_table lister_table = {"lister", lister_states, STATES, 0};
-
-static int listers_start(struct bmi_sm *machine, void *data)
-{
-    struct lister *listers = data;
-    struct bmi_job_options options = {.machine = machine};
-    for (int i = 0; listers[i].lists != NULL; i++) {
-        int result = bmi_sm_start(listers[i].lists->client->jobs, &lister_table, &listers[i], NULL,
-                                  &options, NULL, NULL);
-        if (result < 0) /* the other machines do its work */
-            return i > 0 ? BMI_SM_DEFERRED : result;
-    }
-    return BMI_SM_DEFERRED;
-}
-
-static const struct bmi_sm_state all_states[] = {
-    {"listers", .action = listers_start, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
-static struct bmi_sm_table all_table = {"lists", all_states, 1, 0};
+static struct bmi_sm_table lister_table = BMI_SM_TABLE("lister", lister_states);
 
 static int entry_order(const void *one, const void *other)
 {
@@ -160,12 +137,12 @@ void lists_read(struct client *client, struct listing *listings, size_t count)
     struct lists lists = {client, listings, count, 0};
     size_t all = count * (size_t)client->count, parallel = (size_t)client->parallel;
     size_t machines = all < parallel ? all : parallel;
-    struct lister *listers = calloc(machines + 1, sizeof *listers);
+    struct lister *listers = calloc(machines, sizeof *listers);
     int result = listers == NULL ? -BMI_ENOMEM : 0;
     for (size_t i = 0; i < machines && result == 0; i++)
         listers[i].lists = &lists;
     if (result == 0 && count > 0)
-        result = client_run(client, &all_table, listers);
+        result = client_run_many(client, &lister_table, listers, machines, sizeof *listers);
     free(listers);
     for (size_t i = 0; i < count; i++) {
         struct listing *listing = &listings[i];

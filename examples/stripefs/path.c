@@ -110,16 +110,11 @@ int lookup(struct client *client, const char *path, struct sfs_meta *meta)
     struct rpc rpc;
     rpc_make(&rpc, client, path_server(client, path), SFS_LOOKUP, path);
     int result = rpc_call(&rpc);
-    if (result == 0 && !rpc.reply.has_meta)
-        result = -BMI_EPROTO;
     if (result == -BMI_ENOENT)
         snprintf(client->failure, sizeof client->failure, "there is no such file or folder");
     if (result < 0)
         return result;
     *meta = rpc.reply.meta;
-    memcpy(client->target, meta->target, meta->target_size);
-    client->target[meta->target_size] = '\0';
-    meta->target = client->target;
     return 0;
 }
 

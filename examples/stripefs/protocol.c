@@ -1,471 +1,382 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * protocol.c - encodes and decodes messages, without I/O or state; tests/fuzz feeds it any bytes.
- * After a message ended too early, or had an impossible value, its cursor is `bad` and yields
- * zeros.
+ * protocol.c - packs and unpacks requests and replies, without I/O or state; tests/fuzz feeds it
+ * any bytes.
  */
 #include "protocol.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <bmi.h>
-
-struct writer {
-    uint8_t *at, *end;
-    bool bad;
+/* The pieces of a request behind its head, a letter each: both sides follow this table. */
+static const struct {
+    const char *service, *pieces;
+} ops[SFS_OPS] = {
+    [SFS_WRITE] = {"stripefs.write", "lx"},   /* layout, extents */
+    [SFS_READ] = {"stripefs.read", "lx"},     /* */
+    [SFS_KEEP] = {"stripefs.keep", "o"},      /* object */
+    [SFS_DROP] = {"stripefs.drop", "d"},      /* objects */
+    [SFS_COMMIT] = {"stripefs.commit", "pm"}, /* path, meta */
+    [SFS_LOOKUP] = {"stripefs.lookup", "p"},  /* */
+    [SFS_LIST] = {"stripefs.list", "pa"},     /* path, name after it */
+    [SFS_UNLINK] = {"stripefs.unlink", "u"},  /* paths, to the end of the message */
+    [SFS_SPACE] = {"stripefs.space", ""},     /* */
+    [SFS_NAMES] = {"stripefs.names", "p"},    /* */
+    [SFS_OBJECTS] = {"stripefs.objects", "o"},
 };
 
-struct reader {
-    const uint8_t *at, *end;
-    bool bad;
-};
-
-static void put(struct writer *writer, uint64_t value, unsigned bytes)
+const char *sfs_service(enum sfs_op op)
 {
-    if (writer->bad || (size_t)(writer->end - writer->at) < bytes) {
-        writer->bad = true;
-        return;
-    }
-    for (unsigned i = 0; i < bytes; i++)
-        *writer->at++ = (uint8_t)(value >> (8 * i));
-}
-
-static void put_bytes(struct writer *writer, const void *bytes, size_t size)
-{
-    if (writer->bad || (size_t)(writer->end - writer->at) < size) {
-        writer->bad = true;
-        return;
-    }
-    if (size > 0)
-        memcpy(writer->at, bytes, size);
-    writer->at += size;
-}
-
-static void put_text(struct writer *writer, const char *text, uint16_t size)
-{
-    put(writer, size, 2);
-    put_bytes(writer, text, size);
-}
-
-static uint64_t get(struct reader *reader, unsigned bytes)
-{
-    uint64_t value = 0;
-    if (reader->bad || (size_t)(reader->end - reader->at) < bytes) {
-        reader->bad = true;
-        return 0;
-    }
-    for (unsigned i = 0; i < bytes; i++)
-        value |= (uint64_t)*reader->at++ << (8 * i);
-    return value;
-}
-
-/* Text within the message; a NUL in it is an error. */
-static uint16_t get_span(struct reader *reader, const char **text, size_t most)
-{
-    uint16_t size = (uint16_t)get(reader, 2);
-    *text = (const char *)reader->at;
-    if (reader->bad || size > most || (size_t)(reader->end - reader->at) < size ||
-        memchr(reader->at, '\0', size) != NULL) {
-        reader->bad = true;
-        return 0;
-    }
-    reader->at += size;
-    return size;
-}
-
-/* Copies into `text` and adds a NUL. */
-static uint16_t get_text(struct reader *reader, char *text, size_t most)
-{
-    const char *span;
-    uint16_t size = get_span(reader, &span, most);
-    memcpy(text, span, size);
-    text[size] = '\0';
-    return size;
-}
-
-static int64_t written(const struct writer *writer, const uint8_t *bytes)
-{
-    return writer->bad ? -BMI_EMSGSIZE : writer->at - bytes;
+    return ops[op].service;
 }
 
 /* ---- metadata -------------------------------------------------------------------------------- */
 
-static void put_meta(struct writer *writer, const struct sfs_meta *meta)
+enum { META_HEAD = 52 }; /* bytes before the target */
+
+static void put(uint8_t **at, uint64_t value, unsigned bytes)
 {
-    put(writer, SFS_META_VERSION, 1);
-    put(writer, meta->kind, 1);
-    put(writer, meta->mode, 4);
-    put(writer, meta->uid, 4);
-    put(writer, meta->gid, 4);
-    put(writer, (uint64_t)meta->mtime_ns, 8);
-    put(writer, meta->size, 8);
-    put(writer, meta->object, 8);
-    put(writer, meta->holders, 8);
-    put(writer, meta->stripe, 4);
-    put_text(writer, meta->target, meta->target_size);
+    for (unsigned i = 0; i < bytes; i++)
+        *(*at)++ = (uint8_t)(value >> (8 * i));
 }
 
-static void get_meta(struct reader *reader, struct sfs_meta *meta)
+static uint64_t get(const uint8_t **at, unsigned bytes)
 {
-    uint8_t version = (uint8_t)get(reader, 1);
-    meta->kind = (uint8_t)get(reader, 1);
-    meta->mode = (uint32_t)get(reader, 4);
-    meta->uid = (uint32_t)get(reader, 4);
-    meta->gid = (uint32_t)get(reader, 4);
-    meta->mtime_ns = (int64_t)get(reader, 8);
-    meta->size = get(reader, 8);
-    meta->object = get(reader, 8);
-    meta->holders = get(reader, 8);
-    meta->stripe = (uint32_t)get(reader, 4);
-    meta->target_size = get_span(reader, &meta->target, SFS_TARGET_MAX);
-    bool file = meta->kind == SFS_FILE;
-    if (version != SFS_META_VERSION || meta->kind < SFS_FILE || meta->kind > SFS_LINK ||
-        meta->mode > 07777 || meta->size > INT64_MAX ||
-        (file && (meta->object == 0 || meta->stripe == 0 || meta->stripe > SFS_STRIPE_MAX)) ||
-        (meta->kind == SFS_LINK) != (meta->target_size > 0))
-        reader->bad = true;
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes; i++)
+        value |= (uint64_t) * (*at)++ << (8 * i);
+    return value;
 }
 
-int64_t sfs_meta_encode(const struct sfs_meta *meta, uint8_t *bytes, size_t room)
+size_t sfs_meta_encode(const struct sfs_meta *meta, uint8_t *bytes)
 {
-    struct writer writer = {bytes, bytes + room, false};
-    put_meta(&writer, meta);
-    return written(&writer, bytes);
+    uint8_t *at = bytes;
+    put(&at, SFS_META_VERSION, 1);
+    put(&at, meta->kind, 1);
+    put(&at, meta->mode, 4);
+    put(&at, meta->uid, 4);
+    put(&at, meta->gid, 4);
+    put(&at, (uint64_t)meta->mtime_ns, 8);
+    put(&at, meta->size, 8);
+    put(&at, meta->object, 8);
+    put(&at, meta->holders, 8);
+    put(&at, meta->stripe, 4);
+    put(&at, meta->target_size, 2);
+    if (meta->target_size > 0)
+        memcpy(at, meta->target, meta->target_size);
+    return META_HEAD + (size_t)meta->target_size;
 }
 
 int sfs_meta_decode(struct sfs_meta *meta, const uint8_t *bytes, size_t size)
 {
-    struct reader reader = {bytes, bytes + size, false};
-    get_meta(&reader, meta);
-    return reader.bad || reader.at != reader.end ? -BMI_EPROTO : 0;
+    const uint8_t *at = bytes;
+    if (size < META_HEAD)
+        return -BMI_EBADMSG;
+    uint8_t version = (uint8_t)get(&at, 1);
+    meta->kind = (uint8_t)get(&at, 1);
+    meta->mode = (uint32_t)get(&at, 4);
+    meta->uid = (uint32_t)get(&at, 4);
+    meta->gid = (uint32_t)get(&at, 4);
+    meta->mtime_ns = (int64_t)get(&at, 8);
+    meta->size = get(&at, 8);
+    meta->object = get(&at, 8);
+    meta->holders = get(&at, 8);
+    meta->stripe = (uint32_t)get(&at, 4);
+    meta->target_size = (uint16_t)get(&at, 2);
+    meta->target = (const char *)at;
+    bool file = meta->kind == SFS_FILE;
+    bool bad =
+        version != SFS_META_VERSION || meta->kind < SFS_FILE || meta->kind > SFS_LINK ||
+        meta->mode > 07777 || meta->size > INT64_MAX ||
+        (file && (meta->object == 0 || meta->stripe == 0 || meta->stripe > SFS_STRIPE_MAX)) ||
+        (meta->kind == SFS_LINK) != (meta->target_size > 0) || meta->target_size > SFS_TARGET_MAX ||
+        size != META_HEAD + (size_t)meta->target_size;
+    return bad || memchr(at, '\0', meta->target_size) != NULL ? -BMI_EBADMSG : 0;
+}
+
+void sfs_meta_pack(struct bmi_message *message, const void *encoded, size_t size)
+{
+    bmi_pack(message, encoded, (bmi_size_t)size, BMI_PACK_SAFER | BMI_UNPACK_EXPRESS);
+}
+
+int sfs_meta_unpack(struct bmi_message *message, struct sfs_meta *meta, bool *exists)
+{
+    const void *encoded;
+    bmi_size_t size;
+    int result = bmi_unpack_in_place(message, &encoded, &size);
+    *exists = result == 0 && size > 0;
+    return *exists ? sfs_meta_decode(meta, encoded, (size_t)size) : result;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static bool op_has_path(uint16_t op)
+enum { HEAD_NUMBERS = 4, LAYOUT_NUMBERS = 4 };
+
+static void piece_pack(struct bmi_message *message, const struct sfs_request *request, char piece)
 {
-    return (op >= SFS_COMMIT && op <= SFS_LIST) || op == SFS_NAMES;
+    const uint64_t layout[LAYOUT_NUMBERS] = {request->object, request->part, request->stripe,
+                                             request->tag};
+    uint8_t meta[SFS_META_MAX];
+    switch (piece) {
+    case 'l':
+        bmi_pack_array(message, layout, LAYOUT_NUMBERS, 8);
+        break;
+    case 'x':
+        bmi_pack_array(message, request->u.extents, 2 * (size_t)request->count, 8);
+        break;
+    case 'o':
+        bmi_pack_u64(message, request->object);
+        break;
+    case 'd':
+        bmi_pack_array(message, request->u.objects, request->count, 8);
+        break;
+    case 'p':
+        bmi_pack_string(message, request->path);
+        break;
+    case 'a':
+        bmi_pack_string(message, request->after);
+        break;
+    case 'm':
+        sfs_meta_pack(message, meta, sfs_meta_encode(&request->meta, meta));
+        break;
+    default:
+        for (uint32_t i = 0; i < request->count; i++)
+            bmi_pack_string(message, request->u.paths[i]);
+    }
 }
 
-static bool op_has_object(uint16_t op)
+void sfs_request_pack(struct bmi_message *message, const struct sfs_request *request)
 {
-    return (op >= SFS_WRITE && op <= SFS_KEEP) || op == SFS_OBJECTS;
+    const uint64_t head[HEAD_NUMBERS] = {request->server, request->servers, request->flags,
+                                         request->client};
+    bmi_pack_array(message, head, HEAD_NUMBERS, 8);
+    for (const char *piece = ops[request->op].pieces; *piece != '\0'; piece++)
+        piece_pack(message, request, *piece);
 }
 
-static bool op_has_extents(uint16_t op)
+/* Takes an array of `least` to `most` numbers. Returns their number, or an error. */
+static int numbers_take(struct bmi_message *message, uint64_t *numbers, size_t least, size_t most)
 {
-    return op == SFS_WRITE || op == SFS_READ;
+    const void *array;
+    size_t count;
+    int result = bmi_unpack_array(message, &array, &count, 8);
+    if (result < 0 || count < least)
+        return -BMI_EBADMSG;
+    if (count > most)
+        return -BMI_EINVAL;
+    memcpy(numbers, array, count * sizeof *numbers);
+    return (int)count;
 }
 
-int64_t sfs_request_encode(const struct sfs_request *request, uint8_t *bytes, size_t room)
+static int head_take(struct bmi_message *message, struct sfs_request *request)
 {
-    struct writer writer = {bytes, bytes + room, false};
-    put(&writer, SFS_MAGIC, 4);
-    put(&writer, SFS_VERSION, 2);
-    put(&writer, request->op, 2);
-    put(&writer, request->tag, 4);
-    put(&writer, request->server, 2);
-    put(&writer, request->servers, 2);
-    put(&writer, request->flags, 4);
-    put(&writer, request->client, 8);
-    if (op_has_object(request->op))
-        put(&writer, request->object, 8);
-    if (op_has_extents(request->op)) {
-        put(&writer, request->part, 4);
-        put(&writer, request->stripe, 4);
-        put(&writer, request->extent_count, 2);
-        for (int i = 0; i < request->extent_count; i++) {
-            put(&writer, request->extents[i].offset, 8);
-            put(&writer, request->extents[i].size, 8);
-        }
-    }
-    if (request->op == SFS_DROP) {
-        put(&writer, request->object_count, 2);
-        for (int i = 0; i < request->object_count; i++)
-            put(&writer, request->objects[i], 8);
-    }
-    if (op_has_path(request->op))
-        put_text(&writer, request->path, request->path_size);
-    if (request->op == SFS_UNLINK) {
-        put(&writer, request->path_count, 2);
-        put_bytes(&writer, request->paths, request->paths_size);
-    }
-    if (request->op == SFS_LIST)
-        put_text(&writer, request->after, request->after_size);
-    if (request->op == SFS_COMMIT)
-        put_meta(&writer, &request->meta);
-    return written(&writer, bytes);
+    uint64_t head[HEAD_NUMBERS];
+    int result = numbers_take(message, head, HEAD_NUMBERS, HEAD_NUMBERS);
+    if (result < 0)
+        return result;
+    if (head[1] == 0 || head[1] > SFS_SERVERS_MAX || head[0] >= head[1] || head[2] > UINT32_MAX)
+        return -BMI_EINVAL;
+    request->server = (uint32_t)head[0];
+    request->servers = (uint32_t)head[1];
+    request->flags = (uint32_t)head[2];
+    request->client = head[3];
+    return 0;
+}
+
+static int layout_take(struct bmi_message *message, struct sfs_request *request)
+{
+    uint64_t layout[LAYOUT_NUMBERS];
+    int result = numbers_take(message, layout, LAYOUT_NUMBERS, LAYOUT_NUMBERS);
+    if (result < 0)
+        return result;
+    if (layout[0] == 0 || layout[1] >= request->servers || layout[2] == 0 ||
+        layout[2] > SFS_STRIPE_MAX || layout[3] <= SFS_LEASE_TAG || layout[3] > INT32_MAX)
+        return -BMI_EINVAL;
+    request->object = layout[0];
+    request->part = (uint32_t)layout[1];
+    request->stripe = (uint32_t)layout[2];
+    request->tag = (uint32_t)layout[3];
+    return 0;
 }
 
 /* Extents ascend, and do not overlap or overflow. */
-static void get_extents(struct reader *reader, struct sfs_request *request)
+static int extents_take(struct bmi_message *message, struct sfs_request *request)
 {
+    struct sfs_extent *extents = request->u.extents;
+    int numbers = numbers_take(message, request->u.objects, 2, 2 * (size_t)SFS_EXTENTS_MAX);
     uint64_t least = 0;
-    request->part = (uint32_t)get(reader, 4);
-    request->stripe = (uint32_t)get(reader, 4);
-    request->extent_count = (uint16_t)get(reader, 2);
-    if (request->extent_count > SFS_EXTENTS_MAX || request->stripe == 0 ||
-        request->stripe > SFS_STRIPE_MAX || request->part >= request->servers)
-        reader->bad = true;
-    for (int i = 0; i < request->extent_count && !reader->bad; i++) {
-        struct sfs_extent *extent = &request->extents[i];
-        extent->offset = get(reader, 8);
-        extent->size = get(reader, 8);
-        if (extent->offset < least || extent->size == 0 || extent->offset > INT64_MAX ||
-            extent->size > INT64_MAX - extent->offset)
-            reader->bad = true;
-        least = extent->offset + extent->size;
+    if (numbers < 0 || numbers % 2 != 0)
+        return numbers < 0 ? numbers : -BMI_EINVAL;
+    request->count = (uint32_t)numbers / 2;
+    for (uint32_t i = 0; i < request->count; i++) {
+        if (extents[i].offset < least || extents[i].size == 0 || extents[i].offset > INT64_MAX ||
+            extents[i].size > INT64_MAX - extents[i].offset)
+            return -BMI_EINVAL;
+        least = extents[i].offset + extents[i].size;
+    }
+    return 0;
+}
+
+static int objects_take(struct bmi_message *message, struct sfs_request *request)
+{
+    int count = numbers_take(message, request->u.objects, 1, SFS_BATCH_MAX);
+    for (int i = 0; i < count; i++)
+        if (request->u.objects[i] == 0)
+            return -BMI_EINVAL;
+    request->count = count < 0 ? 0 : (uint32_t)count;
+    return count < 0 ? count : 0;
+}
+
+static int path_take(struct bmi_message *message, const char **path)
+{
+    int result = bmi_unpack_string(message, path);
+    return result < 0 ? result : sfs_path_check(*path, strlen(*path));
+}
+
+static int paths_take(struct bmi_message *message, struct sfs_request *request)
+{
+    bmi_size_t size;
+    int result = 0;
+    do
+        result = request->count == SFS_BATCH_MAX
+                     ? -BMI_EINVAL
+                     : path_take(message, &request->u.paths[request->count++]);
+    while (result == 0 && bmi_unpack_size(message, &size) != -BMI_ENODATA);
+    return result;
+}
+
+static int piece_take(struct bmi_message *message, struct sfs_request *request, char piece)
+{
+    bool exists = false;
+    int result;
+    switch (piece) {
+    case 'l':
+        return layout_take(message, request);
+    case 'x':
+        return extents_take(message, request);
+    case 'o':
+        result = bmi_unpack_u64(message, &request->object);
+        return result == 0 && request->object == 0 && request->op == SFS_KEEP ? -BMI_EINVAL
+                                                                              : result;
+    case 'd':
+        return objects_take(message, request);
+    case 'p':
+        return path_take(message, &request->path);
+    case 'a':
+        result = bmi_unpack_string(message, &request->after);
+        return result == 0 && strlen(request->after) > SFS_NAME_MAX ? -BMI_ENAMETOOLONG : result;
+    case 'm':
+        result = sfs_meta_unpack(message, &request->meta, &exists);
+        return result == 0 && !exists ? -BMI_EBADMSG : result;
+    default:
+        return paths_take(message, request);
     }
 }
 
-static void get_objects(struct reader *reader, struct sfs_request *request)
+int sfs_request_unpack(struct bmi_message *message, struct sfs_request *request)
 {
-    request->object_count = (uint16_t)get(reader, 2);
-    if (request->object_count == 0 || request->object_count > SFS_BATCH_MAX)
-        reader->bad = true;
-    for (int i = 0; i < request->object_count && !reader->bad; i++) {
-        request->objects[i] = get(reader, 8);
-        if (request->objects[i] == 0)
-            reader->bad = true;
-    }
-}
-
-static void get_path(struct reader *reader, char *path)
-{
-    uint16_t size = get_text(reader, path, SFS_PATH_MAX);
-    if (sfs_path_check(path, size) < 0)
-        reader->bad = true;
-}
-
-static void get_paths(struct reader *reader, struct sfs_request *request)
-{
-    char path[SFS_PATH_MAX + 1];
-    request->path_count = (uint16_t)get(reader, 2);
-    if (request->path_count == 0 || request->path_count > SFS_BATCH_MAX)
-        reader->bad = true;
-    request->paths = reader->at;
-    for (int i = 0; i < request->path_count && !reader->bad; i++)
-        get_path(reader, path);
-    request->paths_size = (size_t)(reader->at - request->paths);
-}
-
-static void get_body(struct reader *reader, struct sfs_request *request)
-{
-    if (op_has_object(request->op)) {
-        request->object = get(reader, 8);
-        if (request->object == 0 && request->op != SFS_OBJECTS)
-            reader->bad = true;
-    }
-    if (op_has_extents(request->op))
-        get_extents(reader, request);
-    if (request->op == SFS_DROP)
-        get_objects(reader, request);
-    if (request->op == SFS_UNLINK)
-        get_paths(reader, request);
-    if (op_has_path(request->op)) {
-        get_path(reader, request->path);
-        request->path_size = (uint16_t)strlen(request->path);
-    }
-    if (request->op == SFS_LIST)
-        request->after_size = get_text(reader, request->after, SFS_NAME_MAX);
-    if (request->op == SFS_COMMIT)
-        get_meta(reader, &request->meta);
-}
-
-int sfs_request_decode(struct sfs_request *request, const uint8_t *bytes, size_t size)
-{
-    struct reader reader = {bytes, bytes + size, false};
-    memset(request, 0, sizeof *request);
-    if (get(&reader, 4) != SFS_MAGIC)
-        return -BMI_EPROTO;
-    uint16_t version = (uint16_t)get(&reader, 2);
-    request->op = (uint16_t)get(&reader, 2);
-    request->tag = (uint32_t)get(&reader, 4) & 0x7fffffff;
-    if (version != SFS_VERSION)
-        return reader.bad ? -BMI_EPROTO : -BMI_EPROTONOSUPPORT;
-    request->server = (uint16_t)get(&reader, 2);
-    request->servers = (uint16_t)get(&reader, 2);
-    request->flags = (uint32_t)get(&reader, 4);
-    request->client = get(&reader, 8);
-    if (request->op < SFS_WRITE || request->op >= SFS_OPS || request->servers == 0 ||
-        request->servers > SFS_SERVERS_MAX || request->server >= request->servers)
-        return -BMI_EPROTO;
-    get_body(&reader, request);
-    return reader.bad || reader.at != reader.end ? -BMI_EPROTO : 0;
+    bmi_size_t size;
+    int result = head_take(message, request);
+    for (const char *piece = ops[request->op].pieces; *piece != '\0' && result == 0; piece++)
+        result = piece_take(message, request, *piece);
+    if (result == 0 && bmi_unpack_size(message, &size) != -BMI_ENODATA)
+        result = -BMI_EBADMSG;
+    return result;
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static void put_entry(struct writer *writer, const struct sfs_entry *entry)
+void sfs_entry_pack(struct bmi_message *message, const char *name, const void *meta, size_t size)
 {
-    put_text(writer, entry->name, entry->name_size);
-    put_meta(writer, &entry->meta);
+    bmi_pack_string(message, name);
+    sfs_meta_pack(message, meta, size);
+}
+
+/* No entry has an empty name. */
+void sfs_entries_end(struct bmi_message *message, bool more)
+{
+    bmi_pack_string(message, "");
+    bmi_pack_u32(message, more);
 }
 
 static bool name_good(const char *name, size_t size)
 {
-    return size > 0 && size <= SFS_NAME_MAX && memchr(name, '/', size) == NULL &&
-           strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+    return size <= SFS_NAME_MAX && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
+           strcmp(name, "..") != 0;
 }
 
 /* A name becomes part of a local path, so it must not lead elsewhere. */
-static void get_entry(struct reader *reader, struct sfs_entry *entry, bool is_path)
+int sfs_entry_unpack(struct bmi_message *message, enum sfs_op op, struct sfs_entry *entry,
+                     bool *more)
 {
-    entry->name_size = get_text(reader, entry->name, SFS_PATH_MAX);
-    get_meta(reader, &entry->meta);
-    if (is_path ? sfs_path_check(entry->name, entry->name_size) < 0
-                : !name_good(entry->name, entry->name_size))
-        reader->bad = true;
-}
-
-static void get_former(struct reader *reader, struct sfs_former *former)
-{
-    former->status = (int32_t)(uint32_t)get(reader, 4);
-    former->kind = (uint8_t)get(reader, 1);
-    former->object = get(reader, 8);
-    former->holders = get(reader, 8);
-    if (former->status > 0 || former->kind > SFS_LINK ||
-        (former->kind == SFS_FILE) != (former->object != 0))
-        reader->bad = true;
-}
-
-static void get_object(struct reader *reader, struct sfs_object *object)
-{
-    uint64_t used;
-    object->object = get(reader, 8);
-    used = get(reader, 1);
-    object->used = used != 0;
-    if (object->object == 0 || used > 1)
-        reader->bad = true;
-}
-
-int64_t sfs_entry_encode(const struct sfs_entry *entry, uint8_t *bytes, size_t room)
-{
-    struct writer writer = {bytes, bytes + room, false};
-    put_entry(&writer, entry);
-    return written(&writer, bytes);
-}
-
-int64_t sfs_former_encode(const struct sfs_former *former, uint8_t *bytes, size_t room)
-{
-    struct writer writer = {bytes, bytes + room, false};
-    put(&writer, (uint32_t)former->status, 4);
-    put(&writer, former->kind, 1);
-    put(&writer, former->object, 8);
-    put(&writer, former->holders, 8);
-    return written(&writer, bytes);
-}
-
-int64_t sfs_object_encode(const struct sfs_object *object, uint8_t *bytes, size_t room)
-{
-    struct writer writer = {bytes, bytes + room, false};
-    put(&writer, object->object, 8);
-    put(&writer, object->used, 1);
-    return written(&writer, bytes);
-}
-
-int64_t sfs_path_encode(const char *path, size_t size, uint8_t *bytes, size_t room)
-{
-    struct writer writer = {bytes, bytes + room, false};
-    put_text(&writer, path, (uint16_t)size);
-    return written(&writer, bytes);
-}
-
-void sfs_entry_take(struct sfs_entry *entry, const uint8_t **at, const uint8_t *end)
-{
-    struct reader reader = {*at, end, false};
-    get_entry(&reader, entry, true);
-    *at = reader.at;
-}
-
-void sfs_former_take(struct sfs_former *former, const uint8_t **at, const uint8_t *end)
-{
-    struct reader reader = {*at, end, false};
-    get_former(&reader, former);
-    *at = reader.at;
-}
-
-void sfs_object_take(struct sfs_object *object, const uint8_t **at, const uint8_t *end)
-{
-    struct reader reader = {*at, end, false};
-    get_object(&reader, object);
-    *at = reader.at;
-}
-
-uint16_t sfs_path_take(char *path, const uint8_t **at, const uint8_t *end)
-{
-    struct reader reader = {*at, end, false};
-    uint16_t size = get_text(&reader, path, SFS_PATH_MAX);
-    *at = reader.at;
-    return size;
-}
-
-static void get_entries(struct reader *reader, const struct sfs_reply *reply)
-{
-    union {
-        struct sfs_entry entry;
-        struct sfs_former former;
-        struct sfs_object object;
-    } any;
-    for (uint32_t i = 0; i < reply->entry_count && !reader->bad; i++) {
-        if (reply->op == SFS_UNLINK)
-            get_former(reader, &any.former);
-        else if (reply->op == SFS_OBJECTS)
-            get_object(reader, &any.object);
-        else
-            get_entry(reader, &any.entry, reply->op == SFS_NAMES);
+    const char *name;
+    uint32_t follow = 0;
+    bool exists = false;
+    int result = bmi_unpack_string(message, &name);
+    if (result < 0)
+        return result;
+    size_t size = strlen(name);
+    if (size == 0) {
+        result = bmi_unpack_u32(message, &follow);
+        *more = follow != 0;
+        return result;
     }
+    if (op == SFS_NAMES ? sfs_path_check(name, size) < 0 : !name_good(name, size))
+        return -BMI_EBADMSG;
+    result = sfs_meta_unpack(message, &entry->meta, &exists);
+    if (result < 0 || !exists)
+        return -BMI_EBADMSG;
+    entry->name_size = (uint16_t)size;
+    memcpy(entry->name, name, size + 1);
+    return 1;
 }
 
-int64_t sfs_reply_encode(const struct sfs_reply *reply, uint8_t *bytes, size_t room)
+enum { FORMER_NUMBERS = sizeof(struct sfs_former) / sizeof(uint64_t) };
+
+void sfs_formers_pack(struct bmi_message *message, const struct sfs_former *formers, size_t count)
 {
-    struct writer writer = {bytes, bytes + room, false};
-    put(&writer, SFS_MAGIC, 4);
-    put(&writer, SFS_VERSION, 2);
-    put(&writer, reply->op, 2);
-    put(&writer, (uint32_t)reply->status, 4);
-    put(&writer, reply->start, 8);
-    if (reply->op == SFS_SPACE) {
-        put(&writer, reply->total, 8);
-        put(&writer, reply->available, 8);
-    }
-    put(&writer, reply->has_meta, 1);
-    if (reply->has_meta)
-        put_meta(&writer, &reply->meta);
-    put(&writer, reply->more, 1);
-    put(&writer, reply->entry_count, 4);
-    put_bytes(&writer, reply->entries, reply->entries_size);
-    return written(&writer, bytes);
+    bmi_pack_array(message, formers, count * FORMER_NUMBERS, 8);
 }
 
-int sfs_reply_decode(struct sfs_reply *reply, const uint8_t *bytes, size_t size)
+int sfs_formers_unpack(struct bmi_message *message, struct sfs_former *formers, size_t count)
 {
-    struct reader reader = {bytes, bytes + size, false};
-    memset(reply, 0, sizeof *reply);
-    if (get(&reader, 4) != SFS_MAGIC)
-        return -BMI_EPROTO;
-    if (get(&reader, 2) != SFS_VERSION)
-        return reader.bad ? -BMI_EPROTO : -BMI_EPROTONOSUPPORT;
-    reply->op = (uint16_t)get(&reader, 2);
-    reply->status = (int32_t)(uint32_t)get(&reader, 4);
-    reply->start = get(&reader, 8);
-    if (reply->op == SFS_SPACE) {
-        reply->total = get(&reader, 8);
-        reply->available = get(&reader, 8);
-    }
-    reply->has_meta = get(&reader, 1) != 0;
-    if (reply->has_meta)
-        get_meta(&reader, &reply->meta);
-    reply->more = get(&reader, 1) != 0;
-    reply->entry_count = (uint32_t)get(&reader, 4);
-    reply->entries = reader.at;
-    get_entries(&reader, reply);
-    reply->entries_size = (size_t)(reader.at - reply->entries);
-    return reader.bad || reader.at != reader.end || reply->status > 0 ? -BMI_EPROTO : 0;
+    size_t numbers = count * FORMER_NUMBERS;
+    if (numbers_take(message, (uint64_t *)formers, numbers, numbers) < 0)
+        return -BMI_EBADMSG;
+    for (size_t i = 0; i < count; i++)
+        if (formers[i].status > 0 || formers[i].status < INT32_MIN || formers[i].kind > SFS_LINK ||
+            (formers[i].kind == SFS_FILE) != (formers[i].object != 0))
+            return -BMI_EBADMSG;
+    return 0;
+}
+
+void sfs_objects_pack(struct bmi_message *message, const uint64_t *objects, const uint8_t *used,
+                      size_t count, bool more)
+{
+    bmi_pack_array(message, objects, count, 8);
+    bmi_pack_array(message, used, count, 1);
+    bmi_pack_u32(message, more);
+}
+
+int sfs_objects_unpack(struct bmi_message *message, const uint64_t **objects, const uint8_t **used,
+                       size_t *count, bool *more)
+{
+    const void *numbers, *flags;
+    uint32_t follow;
+    size_t flag_count = 0;
+    int result = bmi_unpack_array(message, &numbers, count, 8);
+    if (result == 0)
+        result = bmi_unpack_array(message, &flags, &flag_count, 1);
+    if (result == 0)
+        result = bmi_unpack_u32(message, &follow);
+    if (result < 0 || flag_count != *count)
+        return -BMI_EBADMSG;
+    *objects = numbers;
+    *used = flags;
+    *more = follow != 0;
+    return 0;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------- */

@@ -1,128 +1,186 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * protocol_test.c - messages of stripefs, encoded and decoded, cut short at every length, and
- * paths. With a folder as argument it writes a message of each kind there, as seeds of the fuzz
- * target.
+ * protocol_test.c - requests and replies of stripefs, packed and unpacked, cut short at every
+ * length, and paths. With a folder as argument it writes a message of each kind there, as seeds of
+ * the fuzz target.
  */
 #include <CUnit/Basic.h>
-#include <bmi.h>
 #include <stdio.h>
-#include <string.h>
 
+#include "message_case.h"
 #include "protocol.h"
 
 static struct sfs_request request_of(enum sfs_op op)
 {
-    struct sfs_request request = {.op = (uint16_t)op,
+    struct sfs_request request = {.op = op,
                                   .server = 1,
                                   .servers = 4,
-                                  .tag = 0x1234,
                                   .flags = SFS_SYNCED,
-                                  .client = 99};
-    if (op <= SFS_KEEP || op == SFS_OBJECTS)
-        request.object = 77;
+                                  .client = 99,
+                                  .object = 77,
+                                  .part = 2,
+                                  .stripe = 65536,
+                                  .tag = 0x1234,
+                                  .count = 2,
+                                  .path = "/some folder/and a file",
+                                  .after = "before"};
+    request.u.extents[0] = (struct sfs_extent){0, 100};
+    request.u.extents[1] = (struct sfs_extent){4096, UINT64_C(1) << 40};
     if (op == SFS_DROP) {
-        request.object_count = 2;
-        request.objects[0] = 5;
-        request.objects[1] = UINT64_MAX;
-    }
-    if (op <= SFS_READ) {
-        request.part = 2;
-        request.stripe = 65536;
-        request.extent_count = 2;
-        request.extents[0] = (struct sfs_extent){0, 100};
-        request.extents[1] = (struct sfs_extent){4096, UINT64_C(1) << 40};
+        request.u.objects[0] = 5;
+        request.u.objects[1] = UINT64_MAX;
     }
     if (op == SFS_UNLINK) {
-        static uint8_t paths[64];
-        request.path_count = 2;
-        request.paths = paths;
-        request.paths_size = (size_t)sfs_path_encode("/a", 2, paths, sizeof paths);
-        request.paths_size += (size_t)sfs_path_encode("/b/c", 4, paths + request.paths_size, 32);
+        request.u.paths[0] = "/a";
+        request.u.paths[1] = "/b/c";
     }
-    if ((op >= SFS_COMMIT && op <= SFS_LIST) || op == SFS_NAMES) {
-        strcpy(request.path, "/some folder/and a file");
-        request.path_size = (uint16_t)strlen(request.path);
-    }
-    if (op == SFS_LIST) {
-        strcpy(request.after, "before");
-        request.after_size = 6;
-    }
-    if (op == SFS_COMMIT)
-        request.meta = (struct sfs_meta){
-            .kind = SFS_LINK, .mode = 0777, .mtime_ns = -5, .target_size = 3, .target = "../"};
+    request.meta = (struct sfs_meta){
+        .kind = SFS_LINK, .mode = 0777, .mtime_ns = -5, .target_size = 3, .target = "../"};
     return request;
 }
 
-static int64_t reply_of(uint8_t *bytes, size_t room)
+static struct bmi_message *pack(const struct sfs_request *request)
 {
-    uint8_t entries[1000];
-    struct sfs_entry entry = {.name_size = 4,
-                              .name = "name",
-                              .meta = {.kind = SFS_FILE, .mode = 0644, .object = 5, .stripe = 1}};
-    int64_t size = sfs_entry_encode(&entry, entries, sizeof entries);
-    struct sfs_reply reply = {.op = SFS_LIST,
-                              .has_meta = true,
-                              .meta = {.kind = SFS_FOLDER, .mode = 0755},
-                              .more = true,
-                              .entry_count = 1,
-                              .entries = entries,
-                              .entries_size = (size_t)size};
-    return sfs_reply_encode(&reply, bytes, room);
+    struct bmi_message *message = bmi_message_new();
+    sfs_request_pack(message, request);
+    return message;
 }
 
+static int unpack(struct sfs_request *request, enum sfs_op op, const void *bytes, size_t size)
+{
+    struct opened opened;
+    *request = (struct sfs_request){.op = op};
+    int result = sfs_request_unpack(message_open(&opened, bytes, size), request);
+    message_close(&opened);
+    return result;
+}
+
+/* Unpacked and packed again it is the same; cut short, or with more behind it, it is refused. */
 static void test_requests(void)
 {
-    uint8_t bytes[SFS_REQUEST_MAX + 1], again[SFS_REQUEST_MAX];
     for (enum sfs_op op = SFS_WRITE; op < SFS_OPS; op++) {
-        struct sfs_request request = request_of(op), decoded;
-        int64_t size = sfs_request_encode(&request, bytes, SFS_REQUEST_MAX);
-        CU_ASSERT_TRUE_FATAL(size > 0);
-        CU_ASSERT_EQUAL(sfs_request_decode(&decoded, bytes, (size_t)size), 0);
-        CU_ASSERT_EQUAL(sfs_request_encode(&decoded, again, sizeof again), size);
-        CU_ASSERT_EQUAL(memcmp(bytes, again, (size_t)size), 0);
-        for (int64_t cut = 0; cut < size; cut++) {
-            CU_ASSERT_EQUAL(sfs_request_decode(&decoded, bytes, (size_t)cut), -BMI_EPROTO);
-            CU_ASSERT_EQUAL(sfs_request_encode(&request, again, (size_t)cut), -BMI_EMSGSIZE);
-        }
-        bytes[size] = 0;
-        CU_ASSERT_EQUAL(sfs_request_decode(&decoded, bytes, (size_t)size + 1), -BMI_EPROTO);
-        bytes[4] = 9;
-        CU_ASSERT_EQUAL(sfs_request_decode(&decoded, bytes, (size_t)size), -BMI_EPROTONOSUPPORT);
-        CU_ASSERT_EQUAL(decoded.tag, 0x1234); /* so that it can be answered */
+        struct sfs_request request = request_of(op), taken = {.op = op};
+        struct bmi_message *message = pack(&request);
+        struct opened opened;
+        size_t size = message->stream_size;
+        CU_ASSERT_EQUAL_FATAL(message->error, 0);
+        CU_ASSERT_EQUAL_FATAL(sfs_request_unpack(message_open(&opened, message->stream, size),
+                                                 &taken),
+                              0);
+        struct bmi_message *again = pack(&taken);
+        message_close(&opened);
+        CU_ASSERT_EQUAL(again->stream_size, size);
+        CU_ASSERT_EQUAL(memcmp(again->stream, message->stream, size), 0);
+        bool paths = op == SFS_UNLINK; /* may end after any of them */
+        for (size_t cut = 0; cut < size; cut++)
+            if (!paths || cut % 8 != 0)
+                CU_ASSERT_EQUAL(unpack(&taken, op, message->stream, cut), -BMI_EBADMSG);
+        bmi_pack_u32(message, 0);
+        CU_ASSERT_EQUAL(unpack(&taken, op, message->stream, message->stream_size), -BMI_EBADMSG);
+        bmi_message_free(message);
+        bmi_message_free(again);
     }
 }
 
-static void test_replies(void)
+/* Impossible values. */
+static void test_refusals(void)
 {
-    uint8_t bytes[2000];
-    struct sfs_reply reply;
+    static const struct {
+        enum sfs_op op;
+        size_t at; /* a number of 32 bits in the request */
+        uint32_t value;
+        int result;
+    } cases[] = {
+        {SFS_SPACE, offsetof(struct sfs_request, server), 4, -BMI_EINVAL},
+        {SFS_SPACE, offsetof(struct sfs_request, servers), SFS_SERVERS_MAX + 1, -BMI_EINVAL},
+        {SFS_WRITE, offsetof(struct sfs_request, part), 4, -BMI_EINVAL},
+        {SFS_READ, offsetof(struct sfs_request, stripe), 0, -BMI_EINVAL},
+        {SFS_READ, offsetof(struct sfs_request, tag), SFS_LEASE_TAG, -BMI_EINVAL},
+        {SFS_READ, offsetof(struct sfs_request, count), 0, -BMI_EBADMSG},
+        {SFS_READ, offsetof(struct sfs_request, u.extents[1].offset), 99, -BMI_EINVAL},
+        {SFS_WRITE, offsetof(struct sfs_request, u.extents[0].offset) + 4, 1u << 31, -BMI_EINVAL},
+        {SFS_DROP, offsetof(struct sfs_request, u.objects[0]), 0, -BMI_EINVAL},
+        {SFS_COMMIT, offsetof(struct sfs_request, meta.mode), 010000, -BMI_EBADMSG},
+        {SFS_UNLINK, offsetof(struct sfs_request, count), 0, -BMI_EBADMSG},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sfs_request request = request_of(cases[i].op), taken;
+        memcpy((char *)&request + cases[i].at, &cases[i].value, sizeof cases[i].value);
+        struct bmi_message *message = pack(&request);
+        CU_ASSERT_EQUAL(unpack(&taken, cases[i].op, message->stream, message->stream_size),
+                        cases[i].result);
+        bmi_message_free(message);
+    }
+}
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static struct bmi_message *list_of(const char *name)
+{
+    const struct sfs_meta meta = {.kind = SFS_FILE, .mode = 0644, .object = 5, .stripe = 1};
+    uint8_t encoded[SFS_META_MAX];
+    struct bmi_message *message = bmi_message_new();
+    sfs_entry_pack(message, name, encoded, sfs_meta_encode(&meta, encoded));
+    sfs_entries_end(message, true);
+    return message;
+}
+
+static void test_lists(void)
+{
+    struct bmi_message *message = list_of("name"), *open;
     struct sfs_entry entry;
-    int64_t size = reply_of(bytes, sizeof bytes);
-    CU_ASSERT_EQUAL_FATAL(sfs_reply_decode(&reply, bytes, (size_t)size), 0);
-    const uint8_t *at = reply.entries;
-    sfs_entry_take(&entry, &at, at + reply.entries_size);
+    struct opened opened;
+    bool more = false;
+    open = message_open(&opened, message->stream, message->stream_size);
+    CU_ASSERT_EQUAL_FATAL(sfs_entry_unpack(open, SFS_LIST, &entry, &more), 1);
     CU_ASSERT_STRING_EQUAL(entry.name, "name");
+    CU_ASSERT_EQUAL(entry.name_size, 4);
     CU_ASSERT_EQUAL(entry.meta.object, 5);
-    CU_ASSERT_TRUE(reply.more && reply.has_meta);
-    for (int64_t cut = 0; cut < size; cut++)
-        CU_ASSERT_EQUAL(sfs_reply_decode(&reply, bytes, (size_t)cut), -BMI_EPROTO);
+    CU_ASSERT_EQUAL(sfs_entry_unpack(open, SFS_LIST, &entry, &more), 0);
+    CU_ASSERT_TRUE(more);
+    message_close(&opened);
+    bmi_message_free(message);
 }
 
 /* Names that would lead out of the destination folder. */
 static void test_names(void)
 {
-    static const char *const names[] = {"..", ".", "a/b", ""};
-    uint8_t bytes[2000], entries[1000];
+    static const char *const names[] = {"..", ".", "a/b", "/"};
     for (int i = 0; i < 4; i++) {
-        struct sfs_entry entry = {.name_size = (uint16_t)strlen(names[i]),
-                                  .meta = {.kind = SFS_FOLDER, .mode = 0755}};
-        struct sfs_reply reply = {.op = SFS_LIST, .entry_count = 1, .entries = entries}, decoded;
-        strcpy(entry.name, names[i]);
-        reply.entries_size = (size_t)sfs_entry_encode(&entry, entries, sizeof entries);
-        int64_t size = sfs_reply_encode(&reply, bytes, sizeof bytes);
-        CU_ASSERT_EQUAL(sfs_reply_decode(&decoded, bytes, (size_t)size), -BMI_EPROTO);
+        struct bmi_message *message = list_of(names[i]);
+        struct sfs_entry entry;
+        struct opened opened;
+        bool more;
+        struct bmi_message *open = message_open(&opened, message->stream, message->stream_size);
+        CU_ASSERT_EQUAL(sfs_entry_unpack(open, SFS_LIST, &entry, &more), -BMI_EBADMSG);
+        message_close(&opened);
+        bmi_message_free(message);
     }
+}
+
+static void test_formers_and_objects(void)
+{
+    const struct sfs_former formers[] = {{.kind = SFS_FILE, .object = 7, .holders = 1},
+                                         {.status = -BMI_ENOENT}};
+    const uint64_t objects[] = {3, 4, 5}, *objects_taken;
+    const uint8_t used[] = {0, 1, 0}, *used_taken;
+    struct bmi_message *message = bmi_message_new(), *open;
+    struct sfs_former taken[2];
+    struct opened opened;
+    size_t count;
+    bool more = false;
+    sfs_formers_pack(message, formers, 2);
+    sfs_objects_pack(message, objects, used, 3, true);
+    open = message_open(&opened, message->stream, message->stream_size);
+    CU_ASSERT_EQUAL(sfs_formers_unpack(open, taken, 2), 0);
+    CU_ASSERT_EQUAL(memcmp(taken, formers, sizeof taken), 0);
+    CU_ASSERT_EQUAL(sfs_objects_unpack(open, &objects_taken, &used_taken, &count, &more), 0);
+    CU_ASSERT_TRUE(count == 3 && objects_taken[2] == 5 && used_taken[1] == 1 && more);
+    message_close(&opened);
+    open = message_open(&opened, message->stream, message->stream_size);
+    CU_ASSERT_EQUAL(sfs_formers_unpack(open, taken, 1), -BMI_EBADMSG);
+    message_close(&opened);
+    bmi_message_free(message);
 }
 
 static void test_paths(void)
@@ -159,28 +217,44 @@ static void test_paths(void)
     CU_ASSERT_EQUAL(sfs_path_check(longest, SFS_PATH_MAX + 1), -BMI_ENAMETOOLONG);
 }
 
+/* A seed: the operation, then a request or a reply. */
+static int example_write(const char *folder, const char *kind, int op,
+                         const struct bmi_message *message)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s%d", folder, kind, op);
+    FILE *file = fopen(path, "w");
+    if (file == NULL || fputc(op - SFS_WRITE, file) == EOF ||
+        fwrite(message->stream, 1, message->stream_size, file) != message->stream_size ||
+        fclose(file) != 0)
+        return 1;
+    return 0;
+}
+
 static int examples_write(const char *folder)
 {
-    uint8_t bytes[SFS_REQUEST_MAX];
-    char path[4096];
-    for (enum sfs_op op = SFS_WRITE; op <= SFS_OPS; op++) {
+    struct bmi_message *list = list_of("name");
+    int failed = example_write(folder, "reply", SFS_LIST, list);
+    for (enum sfs_op op = SFS_WRITE; op < SFS_OPS; op++) {
         struct sfs_request request = request_of(op);
-        int64_t size = op < SFS_OPS ? sfs_request_encode(&request, bytes, sizeof bytes)
-                                    : reply_of(bytes, sizeof bytes);
-        snprintf(path, sizeof path, "%s/message%d", folder, op);
-        FILE *file = fopen(path, "w");
-        if (file == NULL || fwrite(bytes, 1, (size_t)size, file) != (size_t)size ||
-            fclose(file) != 0)
-            return 1;
+        struct bmi_message *message = pack(&request);
+        failed |= example_write(folder, "request", op, message);
+        bmi_message_free(message);
     }
-    return 0;
+    bmi_message_free(list);
+    return failed;
 }
 
 int main(int argc, char **argv)
 {
     static CU_TestInfo tests[] = {
-        {"requests", test_requests}, {"replies", test_replies}, {"names of entries", test_names},
-        {"paths", test_paths},       CU_TEST_INFO_NULL,
+        {"requests", test_requests},
+        {"impossible values", test_refusals},
+        {"lists", test_lists},
+        {"names of entries", test_names},
+        {"formers and objects", test_formers_and_objects},
+        {"paths", test_paths},
+        CU_TEST_INFO_NULL,
     };
     CU_SuiteInfo suites[] = {{.pName = "stripefs's messages", .pTests = tests}, CU_SUITE_INFO_NULL};
     if (argc > 1)

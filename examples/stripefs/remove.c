@@ -14,7 +14,7 @@
 
 #include "client.h"
 
-enum { BATCH_BYTES = SFS_REQUEST_MAX - 256 - SFS_PATH_MAX, LEVEL_MOST = 256 };
+enum { LEVEL_MOST = 256 };
 
 struct victim {
     char *path;
@@ -38,8 +38,8 @@ struct remover {
     struct removal *removal;
     struct victim *victims[SFS_BATCH_MAX];
     int count, server;
-    uint8_t paths[SFS_REQUEST_MAX];
-    struct rpc *rpcs; /* one a server */
+    struct sfs_former formers[SFS_BATCH_MAX]; /* in the order of the victims */
+    struct rpc *rpcs;                         /* one a server */
 };
 
 /* ---- collecting ------------------------------------------------------------------------------ */
@@ -162,12 +162,17 @@ static void levels_enter(struct removal *removal)
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
+static int formers_take(struct bmi_message *reply, void *argument)
+{
+    struct remover *remover = argument;
+    return sfs_formers_unpack(reply, remover->formers, (size_t)remover->count);
+}
+
 /* Takes victims of one server; each call prefers another server. */
 static void batch_take(struct remover *remover)
 {
     struct removal *removal = remover->removal;
     struct client *client = removal->client;
-    size_t size = 0;
     remover->count = 0;
     for (int tries = 0; tries < client->count; tries++) {
         remover->server = (remover->server + 1) % client->count;
@@ -177,17 +182,15 @@ static void batch_take(struct remover *remover)
     struct victim **ready = &removal->ready[remover->server];
     struct rpc *rpc = &remover->rpcs[remover->server];
     rpc_make(rpc, client, remover->server, SFS_UNLINK, NULL);
-    while (*ready != NULL && remover->count < SFS_BATCH_MAX && size < BATCH_BYTES) {
+    rpc->take = formers_take;
+    rpc->taker = remover;
+    while (*ready != NULL && remover->count < SFS_BATCH_MAX) {
         struct victim *victim = *ready;
-        int64_t length = sfs_path_encode(victim->path, strlen(victim->path), remover->paths + size,
-                                         sizeof remover->paths - size);
-        size += (size_t)length;
         *ready = victim->next_ready;
+        rpc->request.u.paths[remover->count] = victim->path;
         remover->victims[remover->count++] = victim;
     }
-    rpc->request.path_count = (uint16_t)remover->count;
-    rpc->request.paths = remover->paths;
-    rpc->request.paths_size = size;
+    rpc->request.count = (uint32_t)remover->count;
 }
 
 /* Choices: 0: no name may be removed now; 1: unlink. A machine that makes a folder ready takes it
@@ -210,26 +213,23 @@ static int unlink_names(struct bmi_sm *machine, void *data)
 
 /* Handles each name's result. A name that an earlier try has removed already had the
  * listed entry. */
-static void formers_take(struct remover *remover)
+static void formers_settle(struct remover *remover)
 {
     struct client *client = remover->removal->client;
-    const struct rpc *rpc = &remover->rpcs[remover->server];
-    const uint8_t *at = rpc->reply.entries, *end = at + rpc->reply.entries_size;
+    bool retried = remover->rpcs[remover->server].retried;
     for (int i = 0; i < remover->count; i++) {
         struct victim *victim = remover->victims[i];
-        struct sfs_former former = {.status = -BMI_EPROTO};
-        if ((uint32_t)i < rpc->reply.entry_count)
-            sfs_former_take(&former, &at, end);
-        if (former.status == -BMI_ENOENT && rpc->retried)
+        const struct sfs_former *former = &remover->formers[i];
+        if (former->status == -BMI_ENOENT && retried)
             continue;
-        if (former.status < 0) {
+        if (former->status < 0) {
             victim->failed = true;
             victim->object = 0;
-            client_complain(client, victim->path, former.status);
+            client_complain(client, victim->path, (int)former->status);
             continue;
         }
-        victim->object = former.object;
-        victim->holders = former.holders;
+        victim->object = former->object;
+        victim->holders = former->holders;
     }
 }
 
@@ -237,7 +237,7 @@ static int drop(struct bmi_sm *machine, void *data)
 {
     struct remover *remover = data;
     struct client *client = remover->removal->client;
-    formers_take(remover);
+    formers_settle(remover);
     for (int server = 0; server < client->count; server++) {
         struct rpc *rpc = &remover->rpcs[server];
         rpc_make(rpc, client, server, SFS_DROP, NULL);
@@ -245,9 +245,9 @@ static int drop(struct bmi_sm *machine, void *data)
         for (int i = 0; i < remover->count; i++) {
             const struct victim *victim = remover->victims[i];
             if (victim->object != 0 && (victim->holders >> server & 1))
-                rpc->request.objects[rpc->request.object_count++] = victim->object;
+                rpc->request.u.objects[rpc->request.count++] = victim->object;
         }
-        int result = rpc->request.object_count > 0 ? rpc_start(rpc, machine) : BMI_SM_DEFERRED;
+        int result = rpc->request.count > 0 ? rpc_start(rpc, machine) : BMI_SM_DEFERRED;
         if (result != BMI_SM_DEFERRED)
             return rpc_refused(client, machine, result);
     }
@@ -287,29 +287,12 @@ static const struct bmi_sm_state remover_states[STATES] = {
     [FAILED] = {"failed", .action = failed, .on = {BMI_SM_ELSE(OVER)}},
     [OVER] = {"over", .action = over, .on = {BMI_SM_ELSE(NEXT)}},
 };
-static struct bmi_sm_table remover_table = {"remover", remover_states, STATES, 0};
-
-static int removers_start(struct bmi_sm *machine, void *data)
-{
-    struct remover *removers = data;
-    struct bmi_job_options options = {.machine = machine};
-    for (int i = 0; removers[i].rpcs != NULL; i++) {
-        int result = bmi_sm_start(removers[i].removal->client->jobs, &remover_table, &removers[i],
-                                  NULL, &options, NULL, NULL);
-        if (result < 0) /* the other machines do its work */
-            return i > 0 ? BMI_SM_DEFERRED : result;
-    }
-    return BMI_SM_DEFERRED;
-}
-
-static const struct bmi_sm_state all_states[] = {
-    {"removers", .action = removers_start, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
-static struct bmi_sm_table all_table = {"removal", all_states, 1, 0};
+static struct bmi_sm_table remover_table = BMI_SM_TABLE("remover", remover_states);
 
 static void removal_run(struct removal *removal)
 {
     struct client *client = removal->client;
-    struct remover *removers = calloc((size_t)client->parallel + 1, sizeof *removers);
+    struct remover *removers = calloc((size_t)client->parallel, sizeof *removers);
     int result = removers == NULL ? -BMI_ENOMEM : 0;
     for (int i = 0; i < client->parallel && result == 0; i++) {
         removers[i].removal = removal;
@@ -318,7 +301,8 @@ static void removal_run(struct removal *removal)
         result = removers[i].rpcs == NULL ? -BMI_ENOMEM : 0;
     }
     if (result == 0)
-        result = client_run(client, &all_table, removers);
+        result = client_run_many(client, &remover_table, removers, (size_t)client->parallel,
+                                 sizeof *removers);
     if (result < 0)
         client_complain(client, "rm", result);
     for (int i = 0; removers != NULL && i < client->parallel; i++)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rpc.c - a request to a server and its reply, and perhaps a flow beside it, as a machine:
+ * rpc.c - a request to a server, as a call of its service, and perhaps a flow beside it; a machine:
  *
- *   ask: its children receive the reply and run the flow, and the last of them to post its part
- *        sends the request, so that both are posted before any answer, or the connection's end. The
- *        first failure cancels the rest: a refused request leaves no flow behind. done: records a
- *        server's failure. A request that was under way while this process was stopped is sent
- *        again, since the server did not cause time-outs and lost connections of that time. All
- *        requests may be executed twice; for COMMIT and UNLINK `retried` says that their reply may
- *        be the second one.
+ *   ask: posts the flow, then the call, so that the flow notices the connection's end. A call that
+ *        fails cancels the flow: a refused request leaves none behind. A flow that fails leaves the
+ *        call, whose reply has the cause. done: records a server's failure. A request that was
+ *        under way while this process was stopped is called again, since the server did not cause
+ *        time-outs and lost connections of that time. All requests may be executed twice; for
+ *        COMMIT and UNLINK `retried` says that their reply may be the second one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,103 +38,117 @@ static bool retry_due(struct rpc *rpc, int error)
            rpc->asked_ns < client->woken_ns + (uint64_t)WAKING_MS * 1000000;
 }
 
-static struct bmi_job_options options_of(struct rpc *rpc, struct bmi_sm *machine)
+/* ---- the call -------------------------------------------------------------------------------- */
+
+/* The target of a link would end with the message. */
+static int meta_take(struct bmi_message *message, struct rpc *rpc)
 {
-    return (struct bmi_job_options){.machine = machine,
-                                    .deadline_ns = bmi_job_deadline(rpc->client->timeout_ms)};
+    struct reply *reply = &rpc->reply;
+    int result = sfs_meta_unpack(message, &reply->meta, &reply->has_meta);
+    if (result == 0 && rpc->request.op == SFS_LOOKUP) {
+        if (!reply->has_meta)
+            return -BMI_EBADMSG;
+        memcpy(rpc->client->target, reply->meta.target, reply->meta.target_size);
+        rpc->client->target[reply->meta.target_size] = '\0';
+    }
+    reply->meta.target = rpc->client->target;
+    return result;
 }
 
-/* A child has posted its part: the last one sends the request. A refusal counts as a job's failure,
- * and cancels the posted parts. */
-static int part_posted(struct rpc *rpc, struct bmi_sm *machine)
+static int space_take(struct bmi_message *message, struct reply *reply)
 {
-    struct bmi_job_options options = {.machine = machine};
-    if (--rpc->parts > 0)
-        return BMI_SM_DEFERRED;
-    int result = bmi_job_sendunexpected(rpc->client->jobs, rpc->client->addresses[rpc->server],
-                                        rpc->bytes, rpc->size, BMI_EXT_ALLOC,
-                                        (bmi_msg_tag_t)rpc->request.tag, &options, NULL, NULL);
-    if (result < 0)
-        result = bmi_job_null(rpc->client->jobs, result, &options, NULL, NULL);
-    return result < 0 ? result : BMI_SM_DEFERRED;
+    const void *array;
+    size_t count;
+    int result = bmi_unpack_array(message, &array, &count, 8);
+    if (result < 0 || count != 2)
+        return -BMI_EBADMSG;
+    const uint64_t *bytes = array;
+    reply->total = bytes[0];
+    reply->available = bytes[1];
+    return 0;
 }
 
-/* ---- the reply ------------------------------------------------------------------------------- */
-
-static int reply_receive(struct bmi_sm *machine, void *data)
+static int entries_take(struct bmi_message *message, struct rpc *rpc)
 {
-    struct rpc *rpc = data;
-    struct bmi_job_options options = {.machine = machine};
-    int result = bmi_job_recv(rpc->client->jobs, rpc->client->addresses[rpc->server], rpc->room,
-                              (bmi_size_t)rpc->room_size, BMI_EXT_ALLOC,
-                              (bmi_msg_tag_t)rpc->request.tag, &options, NULL, &rpc->received);
-    return result < 0 ? result : part_posted(rpc, machine);
+    struct sfs_entry entry;
+    bool more = false, some = false;
+    int result;
+    while ((result = sfs_entry_unpack(message, rpc->request.op, &entry, &more)) > 0) {
+        result = rpc->entry_take(rpc->taker, &entry);
+        if (result < 0)
+            break;
+        some = true;
+    }
+    rpc->reply.more = more && some;
+    return result;
 }
 
-/* Data that a server had not yet on disk is lost if its machine failed meanwhile, and so was
- * restarted. */
-static int start_check(struct rpc *rpc)
+/* Called within the test call of client_run. */
+static int reply_take(struct bmi_message *message, void *argument)
 {
-    if (rpc->start == NULL || *rpc->start == rpc->reply.start)
-        return 0;
-    rpc->anew = *rpc->start != 0;
-    *rpc->start = rpc->reply.start;
-    return rpc->anew ? -BMI_EIO : 0;
+    struct rpc *rpc = argument;
+    switch (rpc->request.op) {
+    case SFS_WRITE:
+    case SFS_KEEP:
+        return bmi_unpack_u64(message, &rpc->reply.start);
+    case SFS_COMMIT:
+    case SFS_LOOKUP:
+        return meta_take(message, rpc);
+    case SFS_SPACE:
+        return space_take(message, &rpc->reply);
+    case SFS_LIST:
+    case SFS_NAMES:
+        return entries_take(message, rpc);
+    default:
+        return rpc->take != NULL ? rpc->take(message, rpc->taker) : 0;
+    }
 }
 
-static int reply_check(struct bmi_sm *machine, void *data)
+static int call_post(struct rpc *rpc, struct bmi_sm *machine)
 {
-    struct rpc *rpc = data;
-    (void)machine;
-    int result = sfs_reply_decode(&rpc->reply, rpc->room, (size_t)rpc->received.actual);
-    if (result < 0)
-        return result;
-    if (rpc->reply.op != rpc->request.op)
-        return -BMI_EPROTO;
-    return rpc->reply.status < 0 ? rpc->reply.status : start_check(rpc);
+    struct bmi_job_options options = {.machine = machine,
+                                      .deadline_ns = bmi_job_deadline(rpc->client->timeout_ms)};
+    struct bmi_message *message = bmi_message_new();
+    if (message == NULL)
+        return -BMI_ENOMEM;
+    sfs_request_pack(message, &rpc->request);
+    return bmi_job_rpc(rpc->client->jobs, rpc->client->addresses[rpc->server],
+                       sfs_service(rpc->request.op), message, reply_take, rpc, NULL, &options, NULL,
+                       &rpc->called);
 }
 
-static const struct bmi_sm_state reply_states[] = {
-    {"receive reply", .action = reply_receive, .wait = BMI_SM_FIRST_FAILURE,
-     .on = {BMI_SM_OK(1), BMI_SM_FAIL(BMI_SM_END)}},
-    {"check reply", .action = reply_check, .on = {BMI_SM_ELSE(BMI_SM_END)}},
+/* ---- with a flow ----------------------------------------------------------------------------- */
+
+static int call(struct bmi_sm *machine, void *data)
+{
+    return bmi_sm_posted(call_post(data, machine));
+}
+
+static int call_failed(struct bmi_sm *machine, void *data)
+{
+    const struct rpc *rpc = data;
+    bmi_job_cancel(rpc->client->jobs, rpc->flow_job);
+    return bmi_sm_last(machine);
+}
+
+static const struct bmi_sm_state call_states[] = {
+    {"call", .action = call, .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_FAIL(1)}},
+    {"call failed", .action = call_failed, .on = {BMI_SM_ELSE(BMI_SM_END)}},
 };
-static struct bmi_sm_table reply_table = {"reply", reply_states, 2, 0};
+static struct bmi_sm_table call_table = BMI_SM_TABLE("call", call_states);
 
-/* ---- the flow -------------------------------------------------------------------------------- */
-
-static int flow_run(struct bmi_sm *machine, void *data)
+static int flow_post(struct rpc *rpc, struct bmi_sm *machine)
 {
-    struct rpc *rpc = data;
-    struct bmi_job_options options = {.machine = machine};
-    int result = bmi_job_flow(rpc->client->jobs, &rpc->flow, &options, NULL, NULL);
-    return result < 0 ? result : part_posted(rpc, machine);
-}
-
-/* The server's side of the flow failed; its reply has the cause. */
-static int flow_excuse(struct bmi_sm *machine, void *data)
-{
-    (void)machine;
-    (void)data;
-    return BMI_SM_DONE;
-}
-
-static const struct bmi_sm_state flow_states[] = {
-    {"flow", .action = flow_run, .wait = BMI_SM_FIRST_FAILURE,
-     .on = {BMI_SM_OK(BMI_SM_END), BMI_SM_ON(-BMI_EPIPE, 1), BMI_SM_FAIL(BMI_SM_END)}},
-    {"wait for the cause", .action = flow_excuse, .on = {BMI_SM_ELSE(BMI_SM_END)}},
-};
-static struct bmi_sm_table flow_table = {"flow", flow_states, 2, 0};
-
-static void flow_prepare(struct rpc *rpc)
-{
+    struct bmi_job_options options = {.machine = machine,
+                                      .deadline_ns = bmi_job_deadline(rpc->client->timeout_ms)};
     struct bmi_flow_endpoint network = {.kind = BMI_FLOW_NETWORK};
     network.u.network.address = rpc->client->addresses[rpc->server];
-    network.u.network.tag = (bmi_msg_tag_t)(rpc->request.tag + 1);
+    network.u.network.tag = (bmi_msg_tag_t)rpc->request.tag;
     if (rpc->request.op == SFS_WRITE)
         rpc->flow.destination = network;
     else
         rpc->flow.source = network;
+    return bmi_job_flow(rpc->client->jobs, &rpc->flow, &options, &rpc->flow_job, NULL);
 }
 
 /* ---- the request ----------------------------------------------------------------------------- */
@@ -143,7 +156,7 @@ static void flow_prepare(struct rpc *rpc)
 /* After a signal only requests that finish or undo earlier ones are sent. */
 static bool may_ask(const struct rpc *rpc)
 {
-    uint16_t op = rpc->request.op;
+    enum sfs_op op = rpc->request.op;
     return rpc->client->ended == 0 || op == SFS_KEEP || op == SFS_DROP || op == SFS_COMMIT;
 }
 
@@ -170,46 +183,46 @@ static void running_remove(struct rpc *rpc)
     rpc->at = NULL;
 }
 
-static void tag_choose(struct client *client)
+/* Of the flow; above the lease's. */
+static void tag_choose(struct rpc *rpc)
 {
-    client->next_tag = (client->next_tag + 2) & 0x7ffffffe;
-    if (client->next_tag == 0)
-        client->next_tag = 2;
+    uint32_t *tag = &rpc->client->next_tag;
+    *tag = (*tag + 1) & INT32_MAX;
+    if (*tag <= SFS_LEASE_TAG)
+        *tag = SFS_LEASE_TAG + 1;
+    rpc->request.tag = *tag;
 }
 
 static int ask(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
-    struct client *client = rpc->client;
-    struct bmi_job_options options = options_of(rpc, machine);
     if (!may_ask(rpc))
         return -BMI_ECANCEL;
-    tag_choose(client);
-    rpc->request.tag = client->next_tag;
     rpc->asked_ns = bmi_job_deadline(0);
     rpc->tries++;
+    rpc->called = (struct bmi_job_status){0};
+    running_add(rpc, machine);
     if (rpc->written != NULL && *rpc->written >> rpc->server & 1)
         rpc->request.flags |= SFS_MORE;
-    rpc->size = sfs_request_encode(&rpc->request, rpc->bytes, sizeof rpc->bytes);
-    if (rpc->size < 0)
-        return (int)rpc->size;
-    rpc->parts = rpc->has_flow ? 2 : 1;
-    int result = bmi_sm_start(client->jobs, &reply_table, rpc, NULL, &options, NULL, NULL);
-    if (result >= 0 && rpc->has_flow) {
-        flow_prepare(rpc);
-        result = bmi_sm_start(client->jobs, &flow_table, rpc, NULL, &options, NULL, NULL);
-    }
-    /* A refusal counts as a job's failure, and cancels the children. */
-    if (result < 0)
-        result = bmi_job_null(client->jobs, result, &options, NULL, NULL);
+    if (!rpc->has_flow)
+        return bmi_sm_posted(call_post(rpc, machine));
+    tag_choose(rpc);
+    int result = flow_post(rpc, machine);
     if (result < 0)
         return result;
-    running_add(rpc, machine);
+    result =
+        bmi_sm_start(rpc->client->jobs, &call_table, rpc, NULL, BMI_SM_MINE(machine), NULL, NULL);
+    if (result < 0) {
+        rpc->called.error = result;
+        bmi_job_cancel(rpc->client->jobs, rpc->flow_job);
+    }
     return BMI_SM_DEFERRED;
 }
 
 static const char *cause_of(const struct rpc *rpc, int error)
 {
+    if (error == -BMI_ENOSYS)
+        return " (it ends, or does not serve requests of this version)";
     if (error == -BMI_EBADR)
         return " (it was started with another place in the list of servers)";
     if (rpc->anew)
@@ -219,12 +232,25 @@ static const char *cause_of(const struct rpc *rpc, int error)
     return "";
 }
 
-/* Choices: 0: done; 1: send the request again. */
+/* Data that a server had not yet on disk is lost if its machine failed meanwhile, and so was
+ * restarted. */
+static int start_check(struct rpc *rpc)
+{
+    if (rpc->start == NULL || *rpc->start == rpc->reply.start)
+        return 0;
+    rpc->anew = *rpc->start != 0;
+    *rpc->start = rpc->reply.start;
+    return rpc->anew ? -BMI_EIO : 0;
+}
+
+/* Choices: 0: done; 1: call again. */
 static int done(struct bmi_sm *machine, void *data)
 {
     struct rpc *rpc = data;
-    int error = bmi_sm_last(machine);
+    int error = rpc->called.error < 0 ? rpc->called.error : bmi_sm_last(machine);
     running_remove(rpc);
+    if (error == 0)
+        error = start_check(rpc);
     if (error == 0 && rpc->written != NULL)
         *rpc->written |= UINT64_C(1) << rpc->server;
     if (error < 0 && retry_due(rpc, error)) {
@@ -238,15 +264,15 @@ static int done(struct bmi_sm *machine, void *data)
 }
 
 static const struct bmi_sm_state rpc_states[] = {
-    {"ask", .action = ask, .wait = BMI_SM_FIRST_FAILURE, .on = {BMI_SM_ELSE(1)}},
+    {"ask", .action = ask, .on = {BMI_SM_ELSE(1)}},
     {"done", .action = done, .choices = 2, .on = {BMI_SM_ON(1, 0), BMI_SM_ELSE(BMI_SM_END)}},
 };
-struct bmi_sm_table rpc_table = {"request", rpc_states, 2, 0};
+struct bmi_sm_table rpc_table = BMI_SM_TABLE("request", rpc_states);
 
 void client_cancel(struct client *client)
 {
     for (struct rpc *rpc = client->rpcs, *next; rpc != NULL; rpc = next) {
-        uint16_t op = rpc->request.op;
+        enum sfs_op op = rpc->request.op;
         next = rpc->next;
         if (op != SFS_KEEP && op != SFS_DROP && op != SFS_COMMIT && op != SFS_UNLINK)
             bmi_job_cancel(client->jobs, rpc->machine);
@@ -257,20 +283,15 @@ void client_cancel(struct client *client)
 
 void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path)
 {
-    memset(rpc, 0, offsetof(struct rpc, bytes));
+    memset(rpc, 0, sizeof *rpc);
     rpc->client = client;
     rpc->server = server;
-    rpc->room = rpc->small;
-    rpc->room_size = sizeof rpc->small;
-    rpc->request.op = (uint16_t)op;
-    rpc->request.server = (uint16_t)server;
-    rpc->request.servers = (uint16_t)client->count;
+    rpc->request.op = op;
+    rpc->request.server = (uint32_t)server;
+    rpc->request.servers = (uint32_t)client->count;
     rpc->request.client = client->id;
     rpc->request.flags = client->sync ? SFS_SYNCED : 0;
-    if (path != NULL) {
-        rpc->request.path_size = (uint16_t)strlen(path);
-        memcpy(rpc->request.path, path, rpc->request.path_size);
-    }
+    rpc->request.path = path;
 }
 
 int rpc_call(struct rpc *rpc)
@@ -280,15 +301,14 @@ int rpc_call(struct rpc *rpc)
 
 int rpc_start(struct rpc *rpc, struct bmi_sm *machine)
 {
-    struct bmi_job_options options = {.machine = machine};
-    int result = bmi_sm_start(rpc->client->jobs, &rpc_table, rpc, NULL, &options, NULL, NULL);
+    int result =
+        bmi_sm_start(rpc->client->jobs, &rpc_table, rpc, NULL, BMI_SM_MINE(machine), NULL, NULL);
     return result < 0 ? result : BMI_SM_DEFERRED;
 }
 
 int rpc_refused(struct client *client, struct bmi_sm *machine, int error)
 {
-    struct bmi_job_options options = {.machine = machine};
-    int result = bmi_job_null(client->jobs, error, &options, NULL, NULL);
+    int result = bmi_job_null(client->jobs, error, BMI_SM_MINE(machine), NULL, NULL);
     return result < 0 ? result : BMI_SM_DEFERRED;
 }
 
@@ -304,8 +324,8 @@ int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, 
         rpc->start = starts != NULL ? &starts[server] : NULL;
         rpc->request.object = meta->object;
         if (op == SFS_DROP) {
-            rpc->request.object_count = 1;
-            rpc->request.objects[0] = meta->object;
+            rpc->request.count = 1;
+            rpc->request.u.objects[0] = meta->object;
         }
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
@@ -364,6 +384,36 @@ int client_run(struct client *client, struct bmi_sm_table *table, void *data)
     if (client->ended != 0)
         signals_end(client);
     return result < 0 ? result : status.error;
+}
+
+struct many {
+    struct client *client;
+    struct bmi_sm_table *table;
+    char *array;
+    size_t count, size;
+};
+
+static int many_start(struct bmi_sm *machine, void *data)
+{
+    const struct many *many = data;
+    for (size_t i = 0; i < many->count; i++) {
+        int result = bmi_sm_start(many->client->jobs, many->table, many->array + i * many->size,
+                                  NULL, BMI_SM_MINE(machine), NULL, NULL);
+        if (result < 0)
+            return i > 0 ? BMI_SM_DEFERRED : result;
+    }
+    return BMI_SM_DEFERRED;
+}
+
+static const struct bmi_sm_state many_states[] = {
+    {"many", .action = many_start, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table many_table = BMI_SM_TABLE("many", many_states);
+
+int client_run_many(struct client *client, struct bmi_sm_table *table, void *array, size_t count,
+                    size_t size)
+{
+    struct many many = {client, table, array, count, size};
+    return client_run(client, &many_table, &many);
 }
 
 void client_complain(struct client *client, const char *name, int error)

@@ -1,104 +1,81 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * server.c - serves requests, by one state machine. Each of its slots serves one request after
- * another; share.c decides which of the waiting requests is next. There is one slot more than
- * requests are served at a time, so that one always receives.
+ * server.c - serves requests: a service for each kind, whose requests run the same state machine.
+ * share.c decides which of the waiting requests is next.
  *
- *   receive -> admit -> decode -> dispatch -> ... -> reply -> finish -> receive, decode
+ *   admit -> unpack -> dispatch -> ... -> reply
  *     write:          create -> flow -> moved           (data.c)
  *     read:           flow -> moved
  *     keep:           keep -> kept
  *     drop:           drop -> dropped
  *     objects:        objects -> listed
  *     commit, lookup: get -> got -> [put]               (names.c)
- *     unlink:         find -> remove -> removed
+ *     unlink:         find -> remove
  *     list, names:    begin -> iterate <-> collect
  *
- * Each failure goes to `reply`, which reports it to the client. A cancelled slot ends when it waits
- * for a request.
+ * Each failure goes to `reply`, and fails the call. A request whose client has gone is cancelled,
+ * and goes there, too.
  */
 #include "server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
-enum { REQUEST_MS = 120000, REPLY_MS = 10000, DRAIN_MS = 5000 };
+enum { REQUEST_MS = 120000, DRAIN_MS = 5000, STRAYS = 4 };
 
-struct bmi_job_options slot_options(struct bmi_sm *machine)
-{
-    return (struct bmi_job_options){.machine = machine};
-}
+/* ---- begin ----------------------------------------------------------------------------------- */
 
-/* ---- receive and decode ---------------------------------------------------------------------- */
-
-static int receive(struct bmi_sm *machine, void *data)
-{
-    struct slot *slot = data;
-    struct bmi_job_options options = slot_options(machine);
-    if (bmi_sm_cancelled(machine))
-        return -BMI_ECANCEL;
-    bmi_sm_set_deadline(machine, 0);
-    return bmi_sm_posted(bmi_job_unexpected(slot->server->jobs, &slot->info, &options, NULL, NULL));
-}
-
-/* Closes the connection, so that the client does not wait for a reply that cannot come. */
-static void hang_up_on(BMI_addr_t client)
-{
-    BMI_set_info(client, BMI_TCP_CLOSE_SOCKET, NULL);
-}
-
-/* Choices: 0: it waits for its turn; 1: it is served now. */
 static int admit(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    BMI_addr_t client = slot->info.addr;
-    int result =
-        shares_admit(&slot->server->shares, &slot->info, BMI_addr_rev_lookup_unexpected(client));
-    (void)machine;
-    if (result >= 0)
-        return result;
-    hang_up_on(client);
-    BMI_unexpected_free(client, slot->info.buffer);
-    BMI_set_info(client, BMI_DEC_ADDR_REF, NULL);
-    return 0;
+    struct served *served = data;
+    const struct service *service = served->call.user_ptr;
+    served->server = service->server;
+    served->client = bmi_rpc_address(served->call.request);
+    served->request.op = service->op;
+    served->turn.client = served->client;
+    int result = shares_admit(&served->server->shares, &served->turn,
+                              BMI_addr_rev_lookup_unexpected(served->client));
+    if (result != 0)
+        return result < 0 ? result : BMI_SM_DONE;
+    return bmi_sm_posted(
+        bmi_job_event(served->server->jobs, BMI_SM_MINE(machine), &served->turn.event, NULL));
 }
 
-static int decode(struct bmi_sm *machine, void *data)
+static int unpack(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    const struct sfs_request *request = &slot->request;
-    const struct server *server = slot->server;
-    int result = sfs_request_decode(&slot->request, slot->info.buffer, (size_t)slot->info.size);
-    slot->reply = (struct sfs_reply){.op = request->op};
-    slot->stalled = false;
+    struct served *served = data;
+    struct sfs_request *request = &served->request;
+    const struct server *server = served->server;
+    int result = sfs_request_unpack(bmi_rpc_arguments(served->call.request), request);
     bmi_sm_set_deadline(machine, bmi_job_deadline(REQUEST_MS));
-    slot->place = (struct bmi_trove_place){server->store, DATA, request->object};
+    served->place = (struct bmi_trove_place){server->store, DATA, request->object};
     if (result == 0)
-        result = allow_list_check(&slot->server->allowed, slot->info.addr);
+        result = allow_list_check(&served->server->allowed, served->client);
     if (result < 0)
         return result;
-    return request->server == server->position && request->servers == server->count ? 0
-                                                                                    : -BMI_EBADR;
+    if (request->server != server->position || request->servers != server->count)
+        return -BMI_EBADR;
+    served->answer = bmi_message_new();
+    return served->answer != NULL ? BMI_SM_DONE : -BMI_ENOMEM;
 }
 
 /* Choices: the operation. */
 static int dispatch(struct bmi_sm *machine, void *data)
 {
-    const struct slot *slot = data;
+    const struct served *served = data;
     (void)machine;
-    return slot->request.op;
+    return (int)served->request.op;
 }
 
 static int space(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    bmi_size_t total = 0, available = 0;
+    struct served *served = data;
+    bmi_size_t bytes[2];
     (void)machine; /* asks the file system, which knows without reading the disk */
-    int result = bmi_trove_space(slot->server->store, &total, &available);
-    slot->reply.total = (uint64_t)total;
-    slot->reply.available = (uint64_t)available;
+    int result = bmi_trove_space(served->server->store, &bytes[0], &bytes[1]);
+    if (result == 0)
+        bmi_pack_array(served->answer, bytes, 2, 8);
     return result;
 }
 
@@ -106,54 +83,32 @@ static int space(struct bmi_sm *machine, void *data)
 
 static int reply(struct bmi_sm *machine, void *data)
 {
-    struct slot *slot = data;
-    struct bmi_job_options options = slot_options(machine);
-    int last = bmi_sm_last(machine);
-    slot->reply.status = slot->stalled ? -BMI_ETIMEDOUT : last < 0 ? last : 0;
-    slot->reply.start = slot->server->start;
-    if (slot->reply.status < 0) {
-        slot->reply.has_meta = slot->reply.more = false;
-        slot->reply.entry_count = 0;
-        slot->reply.entries_size = 0;
-    }
-    if (slot->request.tag == 0)
-        return BMI_SM_DONE; /* not a request of this protocol */
-    bmi_sm_set_deadline(machine, bmi_job_deadline(REPLY_MS));
-    int64_t size = sfs_reply_encode(&slot->reply, slot->bytes, SFS_REPLY_MAX);
-    if (size < 0)
-        return (int)size;
-    return bmi_sm_posted(bmi_job_send(slot->server->jobs, slot->info.addr, slot->bytes, size,
-                                      BMI_EXT_ALLOC, (bmi_msg_tag_t)slot->request.tag, &options,
-                                      NULL, &slot->status));
+    struct served *served = data;
+    struct server *server = served->server;
+    int result = served->stalled ? -BMI_ETIMEDOUT : bmi_sm_last(machine);
+    bool stalled = result == -BMI_ETIMEDOUT;
+    session_leave(served);
+    struct turn *next = shares_leave(&server->shares, &served->turn, stalled);
+    if (next != NULL) /* refused if that request was cancelled: then it leaves next */
+        bmi_job_event_complete(server->jobs, next->event, 0, 0);
+    if (result < 0)
+        return result; /* fails the request */
+    struct bmi_message *answer = served->answer;
+    served->answer = NULL;
+    return bmi_rpc_reply(served->call.request, answer);
 }
 
-/* There is no memory for an answer. */
-static int hang_up(struct bmi_sm *machine, void *data)
+static void release(void *data)
 {
-    struct slot *slot = data;
-    (void)machine;
-    hang_up_on(slot->info.addr);
-    return BMI_SM_DONE;
-}
-
-/* Choices: 0: no request waits; 1: the next one. */
-static int finish(struct bmi_sm *machine, void *data)
-{
-    struct slot *slot = data;
-    BMI_addr_t client = slot->info.addr;
-    slot->stalled = slot->stalled || bmi_sm_last(machine) == -BMI_ETIMEDOUT;
-    session_leave(slot);
-    BMI_unexpected_free(client, slot->info.buffer);
-    int next = !bmi_sm_cancelled(machine) &&
-               shares_next(&slot->server->shares, client, slot->stalled, &slot->info);
-    BMI_set_info(client, BMI_DEC_ADDR_REF, NULL);
-    return next;
+    struct served *served = data;
+    bmi_message_free(served->answer);
+    free(served->pairs);
+    free(served->room);
 }
 
 enum {
-    RECEIVE,
     ADMIT,
-    DECODE,
+    UNPACK,
     DISPATCH,
     CREATE,
     FLOW,
@@ -169,14 +124,11 @@ enum {
     PUT,
     FIND,
     REMOVE,
-    REMOVED,
     BEGIN,
     ITERATE,
     COLLECT,
     SPACE,
     REPLY,
-    HANG_UP,
-    FINISH,
     STATES
 };
 
@@ -192,10 +144,8 @@ enum {
     }
 
 static const struct bmi_sm_state states[STATES] = {
-    [RECEIVE] = {"receive", .action = receive, .on = {BMI_SM_OK(ADMIT), BMI_SM_FAIL(BMI_SM_END)}},
-    [ADMIT] = {"admit", .action = admit, .choices = 2,
-               .on = {BMI_SM_ON(1, DECODE), BMI_SM_ELSE(RECEIVE)}},
-    [DECODE] = THEN("decode", decode, DISPATCH),
+    [ADMIT] = THEN("admit", admit, UNPACK),
+    [UNPACK] = THEN("unpack", unpack, DISPATCH),
     [DISPATCH] = {"dispatch", .action = dispatch, .choices = SFS_OPS,
                   .on = {BMI_SM_ON(SFS_WRITE, CREATE), BMI_SM_ON(SFS_READ, FLOW),
                          BMI_SM_ON(SFS_KEEP, KEEP), BMI_SM_ON(SFS_DROP, DROP),
@@ -211,7 +161,8 @@ static const struct bmi_sm_state states[STATES] = {
     [KEEP] = THEN("keep", data_keep, KEPT),
     [KEPT] = LAST("kept", data_kept),
     [DROP] = {"drop", .action = data_drop, .on = {BMI_SM_ELSE(DROPPED)}},
-    [DROPPED] = LAST("dropped", data_dropped),
+    [DROPPED] = {"dropped", .action = data_dropped, .choices = 2,
+                 .on = {BMI_SM_ON(1, DROP), BMI_SM_ELSE(REPLY)}},
     [OBJECTS] = THEN("objects", data_objects, OBJECTS_READ),
     [OBJECTS_READ] = LAST("objects read", data_listed),
     [GET] = THEN("get", names_get, GOT),
@@ -219,20 +170,31 @@ static const struct bmi_sm_state states[STATES] = {
              .on = {BMI_SM_ON(1, PUT), BMI_SM_ELSE(REPLY)}},
     [PUT] = LAST("put", names_put),
     [FIND] = THEN("find", names_find, REMOVE),
-    [REMOVE] = THEN("remove", names_remove, REMOVED),
-    [REMOVED] = LAST("removed", names_removed),
+    [REMOVE] = LAST("remove", names_remove),
     [BEGIN] = THEN("begin list", names_begin, ITERATE),
     [ITERATE] = THEN("iterate", names_iterate, COLLECT),
     [COLLECT] = {"collect", .action = names_collect, .choices = 2,
                  .on = {BMI_SM_OK(ITERATE), BMI_SM_ELSE(REPLY)}},
     [SPACE] = LAST("space", space),
-    [REPLY] = {"reply", .action = reply,
-               .on = {BMI_SM_ON(-BMI_ENOMEM, HANG_UP), BMI_SM_ELSE(FINISH)}},
-    [HANG_UP] = {"hang up", .action = hang_up, .on = {BMI_SM_ELSE(FINISH)}},
-    [FINISH] = {"finish", .action = finish, .choices = 2,
-                .on = {BMI_SM_ON(1, DECODE), BMI_SM_ELSE(RECEIVE)}},
+    [REPLY] = {"reply", .action = reply, .on = {BMI_SM_ELSE(BMI_SM_END)}},
 };
-static struct bmi_sm_table serve = {"serve", states, STATES, 0};
+static struct bmi_sm_table serve = BMI_SM_TABLE("serve", states);
+
+/* ---- messages that are no calls -------------------------------------------------------------- */
+
+/* Closes the connection, so that a client of another protocol does not wait for a reply. */
+static int stray_refuse(struct bmi_sm *machine, void *data)
+{
+    const struct bmi_job_accepted *accepted = data;
+    (void)machine;
+    BMI_set_info(accepted->message.addr, BMI_TCP_CLOSE_SOCKET, NULL);
+    BMI_set_info(accepted->message.addr, BMI_DEC_ADDR_REF, NULL);
+    return BMI_SM_DONE;
+}
+
+static const struct bmi_sm_state stray_states[] = {
+    {"refuse", .action = stray_refuse, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
+static struct bmi_sm_table stray_table = BMI_SM_TABLE("stray", stray_states);
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -252,39 +214,44 @@ int server_open(struct server *server, const char *folder, unsigned position, un
 
 int server_start(struct server *server, int requests)
 {
+    const struct bmi_job_service calls = {.table = &serve,
+                                          .data_size = sizeof(struct served),
+                                          .release = release};
     shares_open(&server->shares, requests);
-    server->slots = calloc((size_t)requests + 1, sizeof *server->slots);
-    if (server->slots == NULL) {
-        fprintf(stderr, "bmi-stripefsd: no memory for %d requests at a time\n", requests);
-        return -1;
+    int result = bmi_job_accept(server->jobs, &stray_table, STRAYS, 0, NULL, &server->strays, NULL);
+    for (enum sfs_op op = SFS_WRITE; op < SFS_OPS && result == 0; op++) {
+        struct service *service = &server->services[op];
+        struct bmi_job_options options = {.user_ptr = service};
+        *service = (struct service){.server = server, .op = op};
+        result =
+            bmi_job_serve(server->jobs, sfs_service(op), &calls, &options, &service->job, NULL);
     }
-    for (int i = 0; i <= requests; i++) {
-        struct slot *slot = &server->slots[i];
-        slot->server = server;
-        struct bmi_job_options options = {.user_ptr = slot};
-        int result = bmi_sm_start(server->jobs, &serve, slot, NULL, &options, &slot->machine, NULL);
-        if (result < 0) {
-            fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
-            return -1;
-        }
-        server->slot_count++;
-    }
-    return 0;
+    if (result < 0)
+        fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
+    return result < 0 ? -1 : 0;
+}
+
+/* Ends a service, or accepting; its machines have until `until_ns`. */
+static void job_end(struct server *server, bmi_job_id_t job, uint64_t until_ns)
+{
+    struct bmi_job_status status;
+    uint64_t now_ns = bmi_job_deadline(0);
+    int count;
+    if (job != 0)
+        bmi_job_test(server->jobs, job, &count, &status,
+                     now_ns < until_ns ? (int)((until_ns - now_ns) / 1000000) : 0);
 }
 
 int server_close(struct server *server)
 {
-    struct bmi_job_status status;
-    int count = 1;
-    for (int i = 0; i < server->slot_count; i++)
-        bmi_job_cancel(server->jobs, server->slots[i].machine);
-    for (int left = server->slot_count; left > 0 && count > 0;) {
-        bmi_job_testcontext(server->jobs, 1, &count, &status, DRAIN_MS);
-        left -= count > 0 && status.user_ptr != NULL; /* other machines have none */
-    }
+    uint64_t until_ns = bmi_job_deadline(DRAIN_MS);
+    bmi_job_cancel(server->jobs, server->strays);
+    for (enum sfs_op op = SFS_WRITE; op < SFS_OPS; op++)
+        bmi_job_cancel(server->jobs, server->services[op].job);
+    for (enum sfs_op op = SFS_WRITE; op < SFS_OPS; op++)
+        job_end(server, server->services[op].job, until_ns);
     bmi_job_context_close(server->jobs);
     sessions_close(server);
-    free(server->slots);
     shares_close(&server->shares);
     int result = server->store != NULL ? bmi_trove_close(server->store) : 0;
     if (result < 0)

@@ -6,8 +6,6 @@
 #ifndef STRIPEFS_SERVER_H
 #define STRIPEFS_SERVER_H
 
-#include <pthread.h>
-
 #include <bmi/job.h>
 
 #include "protocol.h"
@@ -16,7 +14,7 @@
 enum { NAMES = 1, DATA = 2 }; /* collections */
 enum { INDEX = 1 };           /* the object of NAMES that has all key/values */
 
-enum { LISTED = 16, REPLY_RESERVE = 256, OBJECTS_LISTED = 4096, HEADER_ROOM = 64 };
+enum { LISTED = 16, OBJECTS_LISTED = 4096, PAGE_BYTES = 60000, HEADER_ROOM = 64 };
 
 struct share;
 struct host;
@@ -27,10 +25,17 @@ struct server;
 struct shares {
     int most, most_client,
         most_host; /* requests served at a time: in all, for a client, for a host */
-    pthread_mutex_t lock;
-    int served, waiting; /* lock */
-    struct share *first; /* lock */
-    struct host *hosts;  /* lock */
+    int served, waiting;
+    struct share *first;
+    struct host *hosts;
+};
+
+/* A request's turn to be served. */
+struct turn {
+    BMI_addr_t client;
+    bool waits, come; /* at most one of them: it is queued, it is counted as served */
+    struct turn *next;
+    bmi_job_id_t event; /* the server's: ends when the turn has come */
 };
 
 /* Objects without a name, by client: session.c. */
@@ -49,51 +54,49 @@ struct allow_list {
     unsigned lines; /* logged within it */
 };
 
-/* A request that is being served. */
-struct slot {
+/* A service: the user pointer of its requests. */
+struct service {
     struct server *server;
-    struct BMI_unexpected_info info; /* its buffer is kept until the request has been served */
+    enum sfs_op op;
+    bmi_job_id_t job; /* 0: none */
+};
+
+/* A request, from its arrival to its end; zeroed at first. */
+struct served {
+    struct bmi_job_request call;
+    struct server *server;
+    BMI_addr_t client;
+    struct turn turn;
     struct sfs_request request;
-    struct sfs_reply reply;
+    struct bmi_message *answer;
     struct session *session; /* NULL: none */
     struct bmi_job_status status;
     struct bmi_trove_place place;
     bmi_trove_object_id_t object;
-    struct bmi_trove_pair pairs[SFS_BATCH_MAX];
-    struct bmi_job_status statuses[SFS_BATCH_MAX];
+    struct bmi_trove_pair *pairs; /* names.c's, with their room */
+    void *room;
     struct bmi_trove_position position;
     struct bmi_flow_extent extents[SFS_EXTENTS_MAX];
     struct bmi_flow_stripe stripe;
     bmi_size_t size;
-    bmi_job_id_t machine;
+    bool again; /* DROP: the client has gone, and this is the second try */
     /* watch.c's */
     bmi_job_id_t flow; /* 0: none runs */
+    struct served *next_moving;
     bool stalled;
     uint64_t progress_ns; /* when the client last moved bytes */
     bmi_size_t moved;
-    union {
-        struct {
-            char keys[LISTED][BMI_TROVE_KEY_MAX];
-            uint8_t values[LISTED][SFS_META_MAX];
-        } list;
-        struct {
-            char keys[SFS_BATCH_MAX][BMI_TROVE_KEY_MAX];
-            uint8_t values[SFS_BATCH_MAX][HEADER_ROOM]; /* enough except for links */
-        } batch;
-        bmi_trove_object_id_t objects[OBJECTS_LISTED];
-    } u;
-    uint8_t entries[SFS_REPLY_MAX];
-    uint8_t bytes[SFS_REPLY_MAX];
 };
 
 struct server {
     struct bmi_job_context *jobs;
     struct bmi_trove_store *store;
-    struct slot *slots; /* one for each request served at a time, and one that receives the next */
-    int slot_count;
+    struct service services[SFS_OPS];
+    bmi_job_id_t strays; /* the job that refuses messages that are no calls */
     struct shares shares;
     struct sessions sessions;
     uint64_t start;           /* in each reply */
+    struct served *moving;    /* watch.c's: requests with a flow */
     bool watching;            /* watch.c's machine runs */
     unsigned position, count; /* the number of this store's server, and of all servers */
     struct allow_list allowed;
@@ -102,25 +105,21 @@ struct server {
 /* Opens the store; creates it if it is absent. `count` 0: the store's own place. Prints errors on
  * standard error. Returns 0 or -1. */
 int server_open(struct server *server, const char *folder, unsigned position, unsigned count);
-/* Starts a machine for each of `requests` slots. */
+/* Offers the services; serves so many requests at a time. */
 int server_start(struct server *server, int requests);
-/* Ends the machines, and undoes server_open. */
+/* Ends the services, and undoes server_open. */
 int server_close(struct server *server);
 
 /* ---- share.c ---- */
 
 void shares_open(struct shares *shares, int requests);
-/* Frees the waiting requests. */
 void shares_close(struct shares *shares);
-/* Takes a request of a client on `host` (NULL: not known). Returns 1: serve it now; 0: it waits for
- * its turn; ENOMEM. */
-int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request,
-                 const char *host);
-/* A request of this client has ended; `stalled`: it was ended because the client moved no bytes.
- * Returns whether *next is to be served now. */
-bool shares_next(struct shares *shares, BMI_addr_t client, bool stalled,
-                 struct BMI_unexpected_info *next);
-bool shares_waiting(struct shares *shares);
+/* Takes a request of turn->client, on `host` (NULL: not known). Returns 1: serve it now; 0: it
+ * waits for its turn; ENOMEM. */
+int shares_admit(struct shares *shares, struct turn *turn, const char *host);
+/* The request has ended, or waits no more. `stalled`: it was ended because the client moved no
+ * bytes. Returns the turn that has come by that, or NULL. */
+struct turn *shares_leave(struct shares *shares, struct turn *turn, bool stalled);
 
 /* ---- allow.c ---- */
 
@@ -132,15 +131,15 @@ int allow_list_check(struct allow_list *allowed, BMI_addr_t client);
 
 /* ---- session.c ---- */
 
-/* Begins a request that concerns objects of the slot's client. Returns 0 or ENOMEM. */
-int session_enter(struct slot *slot);
+/* Begins a request that concerns objects of its client. Returns 0 or ENOMEM. */
+int session_enter(struct served *served);
 /* Ends the use, if it was begun. */
-void session_leave(struct slot *slot);
+void session_leave(struct served *served);
 /* The object has no name yet: it is removed when the client has disconnected, unless it is kept.
  * Returns 0 or ENOMEM. */
-int object_track(struct slot *slot, uint64_t object);
+int object_track(struct served *served, uint64_t object);
 /* Returns whether the object was tracked. */
-bool object_keep(struct slot *slot, uint64_t object);
+bool object_keep(struct served *served, uint64_t object);
 void object_forget(struct server *server, uint64_t object);
 /* Whether a connected client may be about to name it. */
 bool object_used(struct server *server, uint64_t object);
@@ -149,12 +148,12 @@ void sessions_close(struct server *server);
 
 /* ---- watch.c ---- */
 
-/* The slot's flow has begun: it is ended when its client moves no bytes for too long. */
-void watch_flow(struct slot *slot);
+/* The request's flow has begun: it is ended when its client moves no bytes for too long. */
+void watch_flow(struct served *served);
+/* It has ended. */
+void unwatch_flow(struct served *served);
 
 /* ---- data.c, names.c: actions of server.c's table ---- */
-
-struct bmi_job_options slot_options(struct bmi_sm *machine);
 
 int data_create(struct bmi_sm *machine, void *data);
 int data_flow(struct bmi_sm *machine, void *data);
@@ -171,7 +170,6 @@ int names_got(struct bmi_sm *machine, void *data);
 int names_put(struct bmi_sm *machine, void *data);
 int names_find(struct bmi_sm *machine, void *data);
 int names_remove(struct bmi_sm *machine, void *data);
-int names_removed(struct bmi_sm *machine, void *data);
 int names_begin(struct bmi_sm *machine, void *data);
 int names_iterate(struct bmi_sm *machine, void *data);
 int names_collect(struct bmi_sm *machine, void *data);

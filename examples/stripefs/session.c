@@ -72,9 +72,9 @@ static void object_link(struct object *object, struct session *session)
     session->objects = object;
 }
 
-int object_track(struct slot *slot, uint64_t number)
+int object_track(struct served *served, uint64_t number)
 {
-    struct object **at = object_find(slot->server, number), *object = *at;
+    struct object **at = object_find(served->server, number), *object = *at;
     if (object == NULL) {
         object = calloc(1, sizeof *object);
         if (object == NULL)
@@ -82,17 +82,17 @@ int object_track(struct slot *slot, uint64_t number)
         object->number = number;
         *at = object;
     } else {
-        if (object->session == slot->session)
+        if (object->session == served->session)
             return 0;
         object_unlink(object);
     }
-    object_link(object, slot->session);
+    object_link(object, served->session);
     return 0;
 }
 
-bool object_keep(struct slot *slot, uint64_t number)
+bool object_keep(struct served *served, uint64_t number)
 {
-    struct object *object = *object_find(slot->server, number);
+    struct object *object = *object_find(served->server, number);
     if (object != NULL)
         object->kept = true;
     return object != NULL;
@@ -139,7 +139,6 @@ static int reap_take(struct bmi_sm *machine, void *data)
 {
     struct session *session = data;
     struct server *server = session->server;
-    struct bmi_job_options options = slot_options(machine);
     if (bmi_sm_cancelled(machine))
         return reap_end(session);
     while (session->gone && session->served == 0 && session->objects != NULL) {
@@ -148,7 +147,8 @@ static int reap_take(struct bmi_sm *machine, void *data)
         object_forget(server, place.object);
         if (kept)
             continue;
-        int posted = bmi_job_trove_remove(server->jobs, &place, 0, &options, NULL, NULL);
+        int posted =
+            bmi_job_trove_remove(server->jobs, &place, 0, BMI_SM_MINE(machine), NULL, NULL);
         if (posted == 0)
             return BMI_SM_DEFERRED;
     }
@@ -176,17 +176,15 @@ static void reap_if_due(struct session *session)
 static int lease_hold(struct bmi_sm *machine, void *data)
 {
     struct lease *lease = data;
-    struct bmi_job_options options = slot_options(machine);
     static char nothing[1];
     return bmi_sm_posted(bmi_job_recv(lease->server->jobs, lease->client, nothing, sizeof nothing,
-                                      BMI_EXT_ALLOC, SFS_LEASE_TAG, &options, NULL,
+                                      BMI_EXT_ALLOC, SFS_LEASE_TAG, BMI_SM_MINE(machine), NULL,
                                       &lease->status));
 }
 
 static int lease_ended(struct bmi_sm *machine, void *data)
 {
     struct lease *lease = data;
-    struct bmi_job_options options = slot_options(machine);
     int error = bmi_sm_last(machine);
     bool closed = error == -BMI_ECONNRESET || error == -BMI_EPIPE;
     struct lease **at = &lease->session->leases;
@@ -195,8 +193,8 @@ static int lease_ended(struct bmi_sm *machine, void *data)
     *at = lease->next;
     BMI_set_info(lease->client, BMI_DEC_ADDR_REF, NULL);
     return bmi_sm_posted(bmi_job_timer(lease->server->jobs,
-                                       bmi_job_deadline(closed ? CLOSED_MS : SILENT_MS), &options,
-                                       NULL, NULL));
+                                       bmi_job_deadline(closed ? CLOSED_MS : SILENT_MS),
+                                       BMI_SM_MINE(machine), NULL, NULL));
 }
 
 static int lease_expired(struct bmi_sm *machine, void *data)
@@ -269,17 +267,17 @@ static struct session *session_find(struct server *server, BMI_addr_t client, ui
     return session;
 }
 
-int session_enter(struct slot *slot)
+int session_enter(struct served *served)
 {
-    struct server *server = slot->server;
-    BMI_addr_t client = slot->info.addr;
-    struct session *session = session_find(server, client, slot->request.client);
+    struct server *server = served->server;
+    BMI_addr_t client = served->client;
+    struct session *session = session_find(server, client, served->request.client);
     if (session == NULL) {
         session = calloc(1, sizeof *session);
         if (session == NULL)
             return -BMI_ENOMEM;
         session->server = server;
-        session->client = slot->request.client;
+        session->client = served->request.client;
         session->next = server->sessions.first;
         server->sessions.first = session;
     }
@@ -289,16 +287,16 @@ int session_enter(struct slot *slot)
         return result;
     }
     session->served++;
-    slot->session = session;
+    served->session = session;
     return 0;
 }
 
-void session_leave(struct slot *slot)
+void session_leave(struct served *served)
 {
-    struct session *session = slot->session;
+    struct session *session = served->session;
     if (session == NULL)
         return;
-    slot->session = NULL;
+    served->session = NULL;
     session->served--;
     reap_if_due(session);
     session_free_if_idle(session);

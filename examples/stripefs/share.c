@@ -4,17 +4,13 @@
  * the requests served at a time, and no host more than half, so that others are served while theirs
  * stall. After a request of a client was ended for that, the client has one request at a time until
  * one of them succeeds. When all places are in use, the client with the fewest comes next, in turn.
- * Waiting requests stay in BMI's memory, which it bounds for each client.
+ * Waiting requests stay in BMI's memory, which it bounds for each client. Runs in the machines of
+ * the job context.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "server.h"
-
-struct waiting {
-    struct waiting *next;
-    struct BMI_unexpected_info request;
-};
 
 /* A host of such clients. */
 struct host {
@@ -29,7 +25,7 @@ struct share {
     struct host *host;
     BMI_addr_t client;
     int served, most;
-    struct waiting *first, **end; /* the oldest first */
+    struct turn *first, **end; /* that wait, the oldest first */
 };
 
 void shares_open(struct shares *shares, int requests)
@@ -37,11 +33,10 @@ void shares_open(struct shares *shares, int requests)
     *shares = (struct shares){.most = requests,
                               .most_client = requests > 4 ? requests / 4 : 1,
                               .most_host = requests > 2 ? requests / 2 : 1};
-    pthread_mutex_init(&shares->lock, NULL);
 }
 
 /* The link to a client's share, or the place for it. */
-static struct share **share_find_locked(struct shares *shares, BMI_addr_t client)
+static struct share **share_find(struct shares *shares, BMI_addr_t client)
 {
     struct share **at = &shares->first;
     while (*at != NULL && (*at)->client != client)
@@ -49,7 +44,7 @@ static struct share **share_find_locked(struct shares *shares, BMI_addr_t client
     return at;
 }
 
-static struct host *host_get_locked(struct shares *shares, const char *name)
+static struct host *host_get(struct shares *shares, const char *name)
 {
     struct host *host = shares->hosts;
     while (host != NULL && strcmp(host->name, name) != 0)
@@ -65,7 +60,7 @@ static struct host *host_get_locked(struct shares *shares, const char *name)
     return host;
 }
 
-static void host_tidy_locked(struct shares *shares, struct host *host)
+static void host_tidy(struct shares *shares, struct host *host)
 {
     struct host **at = &shares->hosts;
     if (host->clients > 0)
@@ -76,12 +71,12 @@ static void host_tidy_locked(struct shares *shares, struct host *host)
     free(host);
 }
 
-static struct share *share_get_locked(struct shares *shares, BMI_addr_t client, const char *name)
+static struct share *share_get(struct shares *shares, BMI_addr_t client, const char *name)
 {
-    struct share **at = share_find_locked(shares, client), *share = *at;
+    struct share **at = share_find(shares, client), *share = *at;
     if (share != NULL)
         return share;
-    struct host *host = host_get_locked(shares, name);
+    struct host *host = host_get(shares, name);
     if (host == NULL)
         return NULL;
     share = calloc(1, sizeof *share);
@@ -91,69 +86,57 @@ static struct share *share_get_locked(struct shares *shares, BMI_addr_t client, 
         host->clients++;
         *at = share;
     }
-    host_tidy_locked(shares, host);
+    host_tidy(shares, host);
     return share;
 }
 
 /* Frees the share of a client without requests. */
-static void share_tidy_locked(struct shares *shares, BMI_addr_t client)
+static void share_tidy(struct shares *shares, BMI_addr_t client)
 {
-    struct share **at = share_find_locked(shares, client), *share = *at;
+    struct share **at = share_find(shares, client), *share = *at;
     if (share->served > 0 || share->first != NULL)
         return;
     *at = share->next;
     share->host->clients--;
-    host_tidy_locked(shares, share->host);
+    host_tidy(shares, share->host);
     free(share);
 }
 
-static void served_add_locked(struct shares *shares, struct share *share, int more)
+static void served_add(struct shares *shares, struct share *share, int more)
 {
     shares->served += more;
     share->host->served += more;
     share->served += more;
 }
 
-static bool share_may_locked(const struct shares *shares, const struct share *share)
+static bool share_may(const struct shares *shares, const struct share *share)
 {
     return shares->served < shares->most && share->served < share->most &&
            share->host->served < shares->most_host;
 }
 
-static int admit_locked(struct shares *shares, const struct BMI_unexpected_info *request,
-                        const char *host)
+int shares_admit(struct shares *shares, struct turn *turn, const char *host)
 {
-    struct share *share = share_get_locked(shares, request->addr, host != NULL ? host : "");
+    struct share *share = share_get(shares, turn->client, host != NULL ? host : "");
     if (share == NULL)
         return -BMI_ENOMEM;
-    if (share_may_locked(shares, share)) {
-        served_add_locked(shares, share, 1);
+    if (share_may(shares, share)) {
+        served_add(shares, share, 1);
+        turn->come = true;
         return 1;
     }
-    struct waiting *waiting = malloc(sizeof *waiting);
-    if (waiting == NULL) {
-        share_tidy_locked(shares, request->addr);
-        return -BMI_ENOMEM;
-    }
-    *waiting = (struct waiting){.request = *request};
-    *share->end = waiting;
-    share->end = &waiting->next;
+    turn->waits = true;
+    turn->next = NULL;
+    *share->end = turn;
+    share->end = &turn->next;
     shares->waiting++;
     return 0;
 }
 
-int shares_admit(struct shares *shares, const struct BMI_unexpected_info *request, const char *host)
-{
-    pthread_mutex_lock(&shares->lock);
-    int result = admit_locked(shares, request, host);
-    pthread_mutex_unlock(&shares->lock);
-    return result;
-}
-
 /* Puts a share behind all others. */
-static void share_move_last_locked(struct shares *shares, struct share *share)
+static void share_move_last(struct shares *shares, struct share *share)
 {
-    struct share **at = share_find_locked(shares, share->client);
+    struct share **at = share_find(shares, share->client);
     *at = share->next;
     share->next = NULL;
     while (*at != NULL)
@@ -164,66 +147,59 @@ static void share_move_last_locked(struct shares *shares, struct share *share)
 /* The share with the fewest served requests among those that have a waiting one and may have one
  * more; NULL if there is none. It goes to the end of the list: of those that have as few, all
  * others come before it next time, even if it always has a request waiting. */
-static struct share *share_choose_locked(struct shares *shares)
+static struct share *share_choose(struct shares *shares)
 {
     struct share *least = NULL;
     for (struct share *at = shares->first; at != NULL; at = at->next)
-        if (at->first != NULL && share_may_locked(shares, at) &&
+        if (at->first != NULL && share_may(shares, at) &&
             (least == NULL || at->served < least->served))
             least = at;
     if (least != NULL)
-        share_move_last_locked(shares, least);
+        share_move_last(shares, least);
     return least;
 }
 
-static struct waiting *waiting_take_locked(struct shares *shares, struct share *share)
+/* Takes a turn out of its share's queue. */
+static void turn_take(struct shares *shares, struct share *share, struct turn *turn)
 {
+    struct turn **at = &share->first;
+    while (*at != turn)
+        at = &(*at)->next;
+    *at = turn->next;
+    if (*at == NULL)
+        share->end = at;
+    turn->waits = false;
     shares->waiting--;
-    struct waiting *waiting = share->first;
-    share->first = waiting->next;
-    if (share->first == NULL)
-        share->end = &share->first;
-    return waiting;
 }
 
-bool shares_next(struct shares *shares, BMI_addr_t client, bool stalled,
-                 struct BMI_unexpected_info *next)
+struct turn *shares_leave(struct shares *shares, struct turn *turn, bool stalled)
 {
-    struct waiting *waiting = NULL;
-    pthread_mutex_lock(&shares->lock);
-    struct share *done = *share_find_locked(shares, client);
-    done->most = stalled ? 1 : shares->most_client;
-    served_add_locked(shares, done, -1);
-    share_tidy_locked(shares, client);
-    struct share *share = share_choose_locked(shares);
-    if (share != NULL) {
-        waiting = waiting_take_locked(shares, share);
-        *next = waiting->request;
-        served_add_locked(shares, share, 1);
+    struct share *share = *share_find(shares, turn->client);
+    if (turn->waits) {
+        turn_take(shares, share, turn);
+    } else if (turn->come) {
+        share->most = stalled ? 1 : shares->most_client;
+        served_add(shares, share, -1);
+        turn->come = false;
+    } else {
+        return NULL;
     }
-    pthread_mutex_unlock(&shares->lock);
-    free(waiting);
-    return share != NULL;
+    share_tidy(shares, turn->client);
+    share = share_choose(shares);
+    if (share == NULL)
+        return NULL;
+    struct turn *next = share->first;
+    turn_take(shares, share, next);
+    served_add(shares, share, 1);
+    next->come = true;
+    return next;
 }
 
-bool shares_waiting(struct shares *shares)
-{
-    pthread_mutex_lock(&shares->lock);
-    bool waiting = shares->waiting > 0;
-    pthread_mutex_unlock(&shares->lock);
-    return waiting;
-}
-
+/* All requests have left. */
 void shares_close(struct shares *shares)
 {
-    pthread_mutex_lock(&shares->lock);
     while (shares->first != NULL) {
         struct share *share = shares->first;
-        while (share->first != NULL) {
-            struct waiting *waiting = waiting_take_locked(shares, share);
-            BMI_unexpected_free(waiting->request.addr, waiting->request.buffer);
-            free(waiting);
-        }
         shares->first = share->next;
         free(share);
     }
@@ -232,6 +208,4 @@ void shares_close(struct shares *shares)
         shares->hosts = host->next;
         free(host);
     }
-    pthread_mutex_unlock(&shares->lock);
-    pthread_mutex_destroy(&shares->lock);
 }

@@ -10,11 +10,22 @@
 enum { BUSY = 1, OTHER = 2, THIRD = 3 }; /* clients */
 
 static struct shares shares;
+static struct turn *served[THIRD + 4][64]; /* by client */
+static int served_count[THIRD + 4];
+
+static void serve(struct turn *turn)
+{
+    served[turn->client][served_count[turn->client]++] = turn;
+}
 
 static int admit_from(BMI_addr_t client, const char *host)
 {
-    struct BMI_unexpected_info request = {.addr = client};
-    return shares_admit(&shares, &request, host);
+    struct turn *turn = calloc(1, sizeof *turn);
+    turn->client = client;
+    int result = shares_admit(&shares, turn, host);
+    if (result == 1)
+        serve(turn);
+    return result;
 }
 
 static int admit(BMI_addr_t client)
@@ -22,12 +33,36 @@ static int admit(BMI_addr_t client)
     return admit_from(client, "host");
 }
 
-/* The client whose request comes next, after one of `client` was served. */
+/* A request of `client` has been served. Returns the client whose request comes next, 0: none. */
+static BMI_addr_t leave(BMI_addr_t client, bool stalled)
+{
+    CU_ASSERT_TRUE_FATAL(served_count[client] > 0);
+    struct turn *turn = served[client][--served_count[client]];
+    struct turn *next = shares_leave(&shares, turn, stalled);
+    free(turn);
+    if (next == NULL)
+        return 0;
+    serve(next);
+    return next->client;
+}
+
 static BMI_addr_t next_after(BMI_addr_t client)
 {
-    struct BMI_unexpected_info next = {.addr = 0};
-    CU_ASSERT_TRUE(shares_next(&shares, client, false, &next));
-    return next.addr;
+    return leave(client, false);
+}
+
+static void all_leave(void)
+{
+    for (bool some = true; some;) {
+        some = false;
+        for (BMI_addr_t client = 1; client < THIRD + 4; client++)
+            for (; served_count[client] > 0; some = true)
+                leave(client, false);
+    }
+    CU_ASSERT_PTR_NULL(shares.first);
+    CU_ASSERT_PTR_NULL(shares.hosts);
+    CU_ASSERT_EQUAL(shares.waiting, 0);
+    shares_close(&shares);
 }
 
 /* Given a client that has a request waiting whenever one of its own has been served, another one is
@@ -39,25 +74,21 @@ static void a_busy_client_delays_no_other(void)
     CU_ASSERT_EQUAL(admit(BUSY), 1);
     CU_ASSERT_EQUAL(admit(BUSY), 0);
     CU_ASSERT_EQUAL(admit(OTHER), 0);
-    BMI_addr_t served = BUSY;
+    BMI_addr_t now = BUSY;
     int round = 0;
-    for (; served == BUSY && round < ROUNDS; round++) {
+    for (; now == BUSY && round < ROUNDS; round++) {
         CU_ASSERT_EQUAL(admit(BUSY), 0);
-        served = next_after(BUSY);
+        now = next_after(BUSY);
     }
-    CU_ASSERT_EQUAL(served, OTHER);
+    CU_ASSERT_EQUAL(now, OTHER);
     CU_ASSERT_TRUE(round <= 2);
-    while (served != 0) {
-        struct BMI_unexpected_info next = {.addr = 0};
-        served = shares_next(&shares, served, false, &next) ? next.addr : 0;
-    }
-    shares_close(&shares);
+    all_leave();
 }
 
 static void clients_take_turns(void)
 {
     const BMI_addr_t clients[] = {BUSY, OTHER, THIRD};
-    BMI_addr_t served = BUSY;
+    BMI_addr_t now = BUSY;
     int turns[THIRD + 1] = {0};
     shares_open(&shares, 1);
     CU_ASSERT_EQUAL(admit(BUSY), 1);
@@ -65,24 +96,12 @@ static void clients_take_turns(void)
         for (int more = 0; more < 3; more++)
             CU_ASSERT_EQUAL(admit(clients[i]), 0);
     for (int i = 0; i < 6; i++) {
-        served = next_after(served);
-        turns[served]++;
+        now = next_after(now);
+        turns[now]++;
     }
     for (int i = 0; i < 3; i++)
         CU_ASSERT_EQUAL(turns[clients[i]], 2);
-    for (int i = 0; i < 3; i++)
-        served = next_after(served);
-    struct BMI_unexpected_info none;
-    CU_ASSERT_FALSE(shares_next(&shares, served, false, &none));
-    CU_ASSERT_PTR_NULL(shares.first);
-    shares_close(&shares);
-}
-
-static void all_served(BMI_addr_t client, int count, bool stalled)
-{
-    struct BMI_unexpected_info none;
-    for (int i = 0; i < count; i++)
-        CU_ASSERT_FALSE(shares_next(&shares, client, stalled, &none));
+    all_leave();
 }
 
 /* Given four clients on one host that request all places, then a client on another host is served
@@ -90,19 +109,19 @@ static void all_served(BMI_addr_t client, int count, bool stalled)
 static void a_host_has_half_of_all(void)
 {
     enum { REQUESTS = 64, EACH = 16 };
-    int served = 0;
+    int now = 0;
     shares_open(&shares, REQUESTS);
     for (BMI_addr_t client = 1; client <= 4; client++)
         for (int i = 0; i < EACH; i++)
-            served += admit_from(client, "10.0.0.1");
-    CU_ASSERT_EQUAL(served, REQUESTS / 2);
+            now += admit_from(client, "10.0.0.1");
+    CU_ASSERT_EQUAL(now, REQUESTS / 2);
     CU_ASSERT_EQUAL(admit_from(5, "10.0.0.2"), 1);
     CU_ASSERT_EQUAL(admit_from(6, "10.0.0.1"), 0);
-    CU_ASSERT_TRUE(shares_waiting(&shares));
+    CU_ASSERT_TRUE(shares.waiting > 0);
     for (BMI_addr_t client = 3; client <= 4; client++) /* these wait longer, and have none either */
         CU_ASSERT_EQUAL(next_after(1), client);
     CU_ASSERT_EQUAL(next_after(1), 6);
-    shares_close(&shares);
+    all_leave();
 }
 
 /* Given a client whose request was ended since it moved no bytes, then it has one request at a time
@@ -114,19 +133,43 @@ static void a_stalled_client_has_one_place(void)
         CU_ASSERT_EQUAL(admit(BUSY), 1);
     CU_ASSERT_EQUAL(admit(BUSY), 0);
     CU_ASSERT_EQUAL(admit(BUSY), 0);
-    all_served(BUSY, 15, true);
-    struct BMI_unexpected_info next;
-    CU_ASSERT_TRUE(shares_next(&shares, BUSY, true, &next));
+    for (int i = 0; i < 15; i++)
+        CU_ASSERT_EQUAL(leave(BUSY, true), 0);
+    CU_ASSERT_EQUAL(leave(BUSY, true), BUSY);
     CU_ASSERT_EQUAL(admit(BUSY), 0);
-    CU_ASSERT_TRUE(shares_next(&shares, BUSY, false, &next));
+    CU_ASSERT_EQUAL(next_after(BUSY), BUSY);
     CU_ASSERT_EQUAL(admit(BUSY), 1);
-    shares_close(&shares);
+    all_leave();
+}
+
+/* Given two requests that wait, when their client cancels one, then the other keeps its place in
+ * the queue. */
+static void a_cancelled_request_gives_up_its_turn(void)
+{
+    struct turn turns[2] = {{.client = OTHER}, {.client = OTHER}};
+    shares_open(&shares, 1);
+    CU_ASSERT_EQUAL(admit(BUSY), 1);
+    CU_ASSERT_EQUAL(shares_admit(&shares, &turns[0], "host"), 0);
+    CU_ASSERT_EQUAL(shares_admit(&shares, &turns[1], "host"), 0);
+    CU_ASSERT_PTR_NULL(shares_leave(&shares, &turns[1], false));
+    CU_ASSERT_PTR_NULL(shares_leave(&shares, &turns[1], false)); /* it has left already */
+    turns[1] = (struct turn){.client = OTHER};
+    CU_ASSERT_EQUAL(shares_admit(&shares, &turns[1], "host"), 0);
+    CU_ASSERT_PTR_NULL(shares_leave(&shares, &turns[0], false));
+    CU_ASSERT_EQUAL(shares.waiting, 1);
+    struct turn *busy = served[BUSY][--served_count[BUSY]];
+    CU_ASSERT_PTR_EQUAL(shares_leave(&shares, busy, false), &turns[1]);
+    free(busy);
+    CU_ASSERT_PTR_NULL(shares_leave(&shares, &turns[1], false));
+    all_leave();
 }
 
 static CU_TestInfo cases[] = {{"a busy client delays no other", a_busy_client_delays_no_other},
                               {"clients take turns", clients_take_turns},
                               {"a host has half of all", a_host_has_half_of_all},
                               {"a stalled client has one place", a_stalled_client_has_one_place},
+                              {"a cancelled request gives up its turn",
+                               a_cancelled_request_gives_up_its_turn},
                               CU_TEST_INFO_NULL};
 
 int main(void)

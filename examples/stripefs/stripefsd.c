@@ -4,7 +4,6 @@
  */
 #include <getopt.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,30 +13,14 @@
 
 enum { WAIT_MS = 60000, BATCH = 64 };
 
-/* The signals that end the server are blocked in all threads: one thread waits for them and
- * completes an event, for which the loop waits as for all other jobs. */
-struct ending {
-    struct bmi_job_context *jobs;
-    bmi_job_id_t event;
+/* A job of the loop waits for the signals that end the server. */
+static void signals_block(void)
+{
     sigset_t signals;
-    pthread_t thread;
-};
-
-static void signals_block(struct ending *ending)
-{
-    sigemptyset(&ending->signals);
-    sigaddset(&ending->signals, SIGINT);
-    sigaddset(&ending->signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &ending->signals, NULL);
-}
-
-static void *signals_wait(void *argument)
-{
-    const struct ending *ending = argument;
-    int number;
-    sigwait(&ending->signals, &number);
-    bmi_job_event_complete(ending->jobs, ending->event, 0, 0);
-    return NULL;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
 }
 
 static void usage(FILE *file)
@@ -165,39 +148,31 @@ static int network_open(const char *listen)
                           BMI_INIT_SERVER | BMI_AUTO_REF_COUNT | BMI_TCP_BIND_SPECIFIC);
 }
 
-static int serve(struct server *server, struct ending *ending)
+static int serve(struct server *server)
 {
     struct bmi_job_status statuses[BATCH];
     int count;
     bool ended = false;
-    ending->jobs = server->jobs;
-    int result = bmi_job_event(server->jobs, NULL, &ending->event, NULL);
-    if (result < 0)
-        return result;
-    result = -pthread_create(&ending->thread, NULL, signals_wait, ending);
-    if (result < 0)
-        return bmi_status_of(result);
+    int result = bmi_job_signal(server->jobs, SIGINT, NULL, NULL, NULL);
+    if (result >= 0)
+        result = bmi_job_signal(server->jobs, SIGTERM, NULL, NULL, NULL);
     while (!ended && result >= 0) {
         result = bmi_job_testcontext(server->jobs, BATCH, &count, statuses, WAIT_MS);
         for (int i = 0; i < count && result >= 0; i++)
-            ended = ended || statuses[i].kind == BMI_JOB_EVENT;
+            ended = ended || statuses[i].kind == BMI_JOB_SIGNAL;
     }
-    if (!ended)
-        pthread_kill(ending->thread, SIGTERM);
-    pthread_join(ending->thread, NULL);
     return result < 0 ? result : 0;
 }
 
 int main(int argc, char **argv)
 {
     struct choices choices = {.requests = 64, .fault = -1};
-    struct ending ending = {.jobs = NULL};
     static struct server server;
     char url[BMI_MAX_ADDR_LEN] = "";
     int result = choices_take(&choices, argc, argv);
     if (result >= 0)
         return result;
-    signals_block(&ending);
+    signals_block();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* EFBIG reports it */
     result = network_open(choices.listen);
@@ -219,7 +194,7 @@ int main(int argc, char **argv)
         BMI_get_info(0, BMI_GET_LISTEN_ADDR, url);
         printf("%s\n", url);
         /* Without its URL no client could find it. */
-        result = sfs_output_good(program) ? serve(&server, &ending) : -BMI_EIO;
+        result = sfs_output_good(program) ? serve(&server) : -BMI_EIO;
         if (result < 0)
             fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
     }

@@ -90,10 +90,10 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
         rpc->request.object = meta->object;
         rpc->request.part = part;
         rpc->request.stripe = meta->stripe;
-        rpc->request.extent_count = (uint16_t)worker->extent_count;
+        rpc->request.count = (uint32_t)worker->extent_count;
         for (int i = 0; i < worker->extent_count; i++)
-            rpc->request.extents[i] = (struct sfs_extent){(uint64_t)worker->extents[i].offset,
-                                                          (uint64_t)worker->extents[i].size};
+            rpc->request.u.extents[i] = (struct sfs_extent){(uint64_t)worker->extents[i].offset,
+                                                            (uint64_t)worker->extents[i].size};
         struct bmi_flow_endpoint memory = {.kind = BMI_FLOW_MEMORY};
         memory.u.memory.buffers = worker->regions;
         memory.u.memory.sizes = worker->region_sizes;
@@ -283,23 +283,28 @@ static int put_commit(struct bmi_sm *machine, void *data)
     return rpc_start(&worker->rpcs[server], machine);
 }
 
-/* Whether the outcome of a failed commit is unknown: with sync a server that cannot flush the name
- * reports an error, and may show the name nevertheless. */
-static bool flush_failed(const struct client *client, int status)
+/* Whether a failed commit has certainly no effect: the server has refused it. Errors that may also
+ * come from this side, after the commit, are not among these. With sync a server that cannot flush
+ * the name reports EIO or ENOSPC, and may show the name nevertheless. */
+static bool refused(const struct client *client, int error)
 {
-    return client->sync && (status == -BMI_EIO || status == -BMI_ENOSPC);
+    static const int causes[] = {BMI_EISDIR, BMI_ENOTDIR, BMI_EINVAL,       BMI_EACCES,
+                                 BMI_EBADR,  BMI_ENOSYS,  BMI_ENAMETOOLONG, BMI_EFBIG};
+    if (error == -BMI_EIO || error == -BMI_ENOSPC)
+        return !client->sync;
+    for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
+        if (error == -causes[i])
+            return true;
+    return false;
 }
 
 /* Choices: 0: the server has refused: undo; 1: the name may be the new file's or not. In that case
- * the bytes of both files stay: a name without bytes would be worse than bytes without a name.
- * put_commit has cleared the reply, so that a status is this request's. */
+ * the bytes of both files stay: a name without bytes would be worse than bytes without a name. */
 static int commit_failed(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
-    int server = path_server(worker->client, worker->file->remote);
     failed(machine, data);
-    int status = worker->rpcs[server].reply.status;
-    return status < 0 && !flush_failed(worker->client, status) ? 0 : 1;
+    return !refused(worker->client, bmi_sm_last(machine));
 }
 
 /* Drops the bytes of the file that had the name before. */
@@ -307,7 +312,7 @@ static int put_drop_former(struct bmi_sm *machine, void *data)
 {
     struct worker *worker = data;
     int server = path_server(worker->client, worker->file->remote);
-    const struct sfs_reply *reply = &worker->rpcs[server].reply;
+    const struct reply *reply = &worker->rpcs[server].reply;
     if (!reply->has_meta || reply->meta.kind != SFS_FILE ||
         reply->meta.object == worker->file->meta.object) /* the commit was sent twice */
         return BMI_SM_DONE;
@@ -397,35 +402,18 @@ static const struct bmi_sm_state worker_states[STATES] = {
     [UNDO] = {"undo", .action = undo, .on = {BMI_SM_ELSE(OVER)}},
     [OVER] = {"over", .action = file_over, .on = {BMI_SM_ELSE(NEXT)}},
 };
-static struct bmi_sm_table worker_table = {"worker", worker_states, STATES, 0};
+static struct bmi_sm_table worker_table = BMI_SM_TABLE("worker", worker_states);
 
 /* ---- many workers ---------------------------------------------------------------------------- */
 
-static int workers_start(struct bmi_sm *machine, void *data)
-{
-    struct worker *workers = data;
-    struct bmi_job_options options = {.machine = machine};
-    for (int i = 0; workers[i].client != NULL; i++) {
-        int result = bmi_sm_start(workers[i].client->jobs, &worker_table, &workers[i], NULL,
-                                  &options, NULL, NULL);
-        if (result < 0) /* the other machines do its work */
-            return i > 0 ? BMI_SM_DEFERRED : result;
-    }
-    return BMI_SM_DEFERRED;
-}
-
-static const struct bmi_sm_state all_states[] = {
-    {"workers", .action = workers_start, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
-static struct bmi_sm_table all_table = {"transfers", all_states, 1, 0};
-
 static int worker_make(struct worker *worker, struct client *client, struct transfers *transfers)
 {
+    worker->client = client;
     worker->transfers = transfers;
     worker->rpcs = calloc((size_t)client->count, sizeof *worker->rpcs);
     worker->buffer = malloc(CHUNK);
     if (worker->rpcs == NULL || worker->buffer == NULL)
         return -BMI_ENOMEM;
-    worker->client = client; /* a worker without a client was not started */
     return 0;
 }
 
@@ -447,13 +435,14 @@ static void file_free(struct file *file)
 void transfers_run(struct transfers *transfers)
 {
     struct client *client = transfers->client;
-    struct worker *workers = calloc((size_t)client->parallel + 1, sizeof *workers);
+    struct worker *workers = calloc((size_t)client->parallel, sizeof *workers);
     int result = workers == NULL ? -BMI_ENOMEM : 0;
+    size_t count = 0;
     client->begin_ns = bmi_job_deadline(0);
-    for (int i = 0; i < client->parallel && (uint64_t)i < transfers->chunks && result == 0; i++)
-        result = worker_make(&workers[i], client, transfers);
+    while (count < (size_t)client->parallel && count < transfers->chunks && result == 0)
+        result = worker_make(&workers[count++], client, transfers);
     if (result == 0)
-        result = client_run(client, &all_table, workers);
+        result = client_run_many(client, &worker_table, workers, count, sizeof *workers);
     if (result < 0)
         client_complain(client, "transfers", result);
     for (int i = 0; workers != NULL && i < client->parallel; i++)
@@ -503,7 +492,7 @@ static int fetch_only(struct bmi_sm *machine, void *data)
 
 static const struct bmi_sm_state fetch_states[] = {
     {"fetch", .action = fetch_only, .wait = BMI_SM_FIRST_FAILURE, .on = {BMI_SM_ELSE(BMI_SM_END)}}};
-static struct bmi_sm_table fetch_table = {"fetch", fetch_states, 1, 0};
+static struct bmi_sm_table fetch_table = BMI_SM_TABLE("fetch", fetch_states);
 
 static int output_error(struct client *client)
 {
