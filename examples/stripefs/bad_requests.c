@@ -20,10 +20,10 @@ static BMI_addr_t server;
 
 static int space_take(struct bmi_message *reply, void *argument)
 {
-    const void *bytes;
-    size_t count;
+    uint64_t total, available;
     (void)argument;
-    return bmi_unpack_array(reply, &bytes, &count, 8);
+    bmi_unpack_u64(reply, &total);
+    return bmi_unpack_u64(reply, &available);
 }
 
 static int call(const char *service, struct bmi_message *message)

@@ -70,58 +70,33 @@ static struct item *item_find(const struct items *items, uint64_t object)
 
 /* ---- reading the servers --------------------------------------------------------------------- */
 
-/* A page of a server's objects, and where the next one begins. */
-struct page {
-    struct check *check;
-    int server;
-    bool more;
-    uint64_t object;
-};
-
-/* Asks for the objects after the last one. Returns 0 or an error. */
-static int objects_ask(struct page *page, bmi_rpc_unpack take)
+static int object_add(struct rpc *rpc, uint64_t object, bool used)
 {
-    struct rpc rpc;
-    rpc_make(&rpc, page->check->client, page->server, SFS_OBJECTS, NULL);
-    rpc.request.object = page->object;
-    rpc.take = take;
-    rpc.taker = page;
-    page->more = false;
-    return rpc_call(&rpc);
-}
-
-static int objects_take(struct bmi_message *reply, void *argument)
-{
-    struct page *page = argument;
-    struct check *check = page->check;
-    const uint64_t *objects;
-    const uint8_t *used;
-    size_t count = 0;
-    int result = sfs_objects_unpack(reply, &objects, &used, &count, &page->more);
-    for (size_t i = 0; i < count && result == 0; i++) {
-        check->used += used[i];
-        page->object = objects[i];
-        result = item_add(&check->stored[page->server],
-                          (struct item){objects[i], (uint64_t)!used[i] << page->server, 0});
-    }
-    page->more = page->more && count > 0;
-    return result;
+    struct check *check = rpc->taker;
+    check->used += used;
+    return item_add(&check->stored[rpc->server],
+                    (struct item){object, (uint64_t)!used << rpc->server, 0});
 }
 
 static int objects_read(struct check *check, int server)
 {
-    struct page page = {.check = check, .server = server};
+    struct items *stored = &check->stored[server];
+    struct rpc rpc;
     int result;
-    do
-        result = objects_ask(&page, objects_take);
-    while (result == 0 && page.more);
-    items_sort(&check->stored[server]);
+    do {
+        rpc_make(&rpc, check->client, server, SFS_OBJECTS, NULL);
+        rpc.request.object = stored->count > 0 ? stored->list[stored->count - 1].object : 0;
+        rpc.object_take = object_add;
+        rpc.taker = check;
+        result = rpc_call(&rpc);
+    } while (result == 0 && rpc.reply.more);
+    items_sort(stored);
     return result;
 }
 
-static int name_add(void *taker, const struct sfs_entry *entry)
+static int name_add(struct rpc *rpc, const struct sfs_entry *entry)
 {
-    struct check *check = taker;
+    struct check *check = rpc->taker;
     if (check->path_count == check->path_room) {
         size_t room = check->path_room != 0 ? check->path_room * 2 : 1024;
         char **grown = realloc(check->paths, room * sizeof *grown);
@@ -211,22 +186,23 @@ static void orphans_find(struct check *check, int server)
 
 /* ---- files with missing parts ---------------------------------------------------------------- */
 
-/* The first object of a page. */
-static int object_take(struct bmi_message *reply, void *argument)
+static int object_seek(struct rpc *rpc, uint64_t object, bool used)
 {
-    struct page *page = argument;
-    const uint64_t *objects;
-    const uint8_t *used;
-    size_t count = 0;
-    int result = sfs_objects_unpack(reply, &objects, &used, &count, &page->more);
-    page->object = result == 0 && count > 0 ? objects[0] : 0;
-    return result;
+    uint64_t *wanted = rpc->taker;
+    (void)used;
+    if (object == *wanted)
+        *wanted = 0;
+    return 0;
 }
 
 static bool object_there(struct check *check, int server, uint64_t object)
 {
-    struct page page = {.check = check, .server = server, .object = object - 1};
-    return objects_ask(&page, object_take) < 0 || page.object == object;
+    struct rpc rpc;
+    rpc_make(&rpc, check->client, server, SFS_OBJECTS, NULL);
+    rpc.request.object = object - 1;
+    rpc.object_take = object_seek;
+    rpc.taker = &object;
+    return rpc_call(&rpc) < 0 || object == 0;
 }
 
 /* It may have been put after the objects were listed, or removed since: then no part is missing. */

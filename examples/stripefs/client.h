@@ -25,8 +25,8 @@ struct client {
     bool sync, recursive, repair, trace;
     uint32_t next_tag;
     uint64_t id;       /* a random number: by it the servers recognise this client's connections */
-    int failures;      /* how many errors were printed on standard error */
-    char failure[512]; /* of the last failed request: the server, and the cause */
+    int failures;                    /* how many errors were printed on standard error */
+    char failure[512];               /* of the last failed request: the server, and the cause */
     char target[SFS_TARGET_MAX + 1]; /* of the last link that was looked up */
     bool attributes_missed;          /* the warning that attributes are not kept was printed */
     /* the end by a signal: signals.c */
@@ -51,7 +51,7 @@ struct reply {
     uint64_t start;            /* WRITE, KEEP: differs after each start of the server */
     uint64_t total, available; /* SPACE */
     bool has_meta;             /* COMMIT: the former meta exists */
-    bool more;                 /* LIST, NAMES: further entries follow */
+    bool more;                 /* LIST, NAMES, OBJECTS: further entries follow */
     struct sfs_meta meta;      /* LOOKUP: its target is in client->target; COMMIT: without one */
 };
 
@@ -61,13 +61,14 @@ struct rpc {
     bool quiet;                 /* a failure does not matter */
     struct sfs_request request; /* the caller's: flags, and the fields of the op */
     struct reply reply;
-    /* LIST, NAMES: takes an entry. Returns 0 or an error */
-    int (*entry_take)(void *taker, const struct sfs_entry *entry);
-    bmi_rpc_unpack take; /* OBJECTS, UNLINK: takes the reply */
+    /* LIST and NAMES, OBJECTS: take one entry of the reply. They return 0 or an error */
+    int (*entry_take)(struct rpc *rpc, const struct sfs_entry *entry);
+    int (*object_take)(struct rpc *rpc, uint64_t object, bool used);
     void *taker;
-    uint64_t *start;   /* the server's start at the file's first request, 0: none yet;
+    struct sfs_former *formers; /* UNLINK: where the former entries go */
+    uint64_t *start;            /* the server's start at the file's first request, 0: none yet;
                           NULL: ignored */
-    uint64_t *written; /* WRITE: servers that have replied to a WRITE of the object */
+    uint64_t *written;          /* WRITE: servers that have replied to a WRITE of the object */
     bool has_flow;
     struct bmi_flow_description flow; /* except the network's end */
     /* rpc.c's own */
@@ -86,12 +87,10 @@ extern struct bmi_sm_table rpc_table; /* its data is a struct rpc */
 void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op, const char *path);
 /* Executes it. Returns 0 or an error: the server's, or the cause of a missing reply. */
 int rpc_call(struct rpc *rpc);
-/* The same as a child of a machine. Returns BMI_SM_DEFERRED or an error. */
-int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
-/* Call it if one of a state's children could not be started while others run: those use the
- * caller's memory, and must end before the state does. It counts as the failure of a child. Returns
+/* The same as a child of a machine. Where it cannot be started, that counts as the failure of a
+ * child: others use the caller's memory, and must end before the state does. Returns
  * BMI_SM_DEFERRED or an error. */
-int rpc_refused(struct client *client, struct bmi_sm *machine, int error);
+int rpc_start(struct rpc *rpc, struct bmi_sm *machine);
 /* KEEP or DROP of an object on all servers that hold it, as children; `rpcs` and `starts` (NULL:
  * ignored) have one entry a server. Returns BMI_SM_DEFERRED or an error. */
 int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, enum sfs_op op,
@@ -144,8 +143,11 @@ struct transfers {
     uint64_t at;
 };
 
-/* Adds a file, which belongs to the transfers then. Returns 0 or an error. */
-int transfers_add(struct transfers *transfers, struct file *file);
+/* Makes a file. NULL and a complaint if there is no memory. */
+struct file *file_make(struct client *client, const char *local, const char *remote);
+void file_free(struct file *file); /* NULL: nothing */
+/* Adds a file, which belongs to the transfers then, also after a failure, of which it complains. */
+void transfers_add(struct transfers *transfers, struct file *file);
 /* Moves all files, several at a time, and frees them. */
 void transfers_run(struct transfers *transfers);
 /* Writes a file's bytes to standard output. */

@@ -48,16 +48,12 @@ static int get_file(struct getting *getting, const char *remote, const char *loc
     int result = place_check(local);
     if (result < 0)
         return result;
-    struct file *file = calloc(1, sizeof *file);
+    struct file *file = file_make(getting->transfers.client, local, remote);
     if (file == NULL)
-        return -BMI_ENOMEM;
-    *file = (struct file){.client = getting->transfers.client,
-                          .remote = strdup(remote),
-                          .local = strdup(local),
-                          .meta = *meta,
-                          .fd = -1};
-    return file->remote != NULL && file->local != NULL ? transfers_add(&getting->transfers, file)
-                                                       : -BMI_ENOMEM;
+        return 0;
+    file->meta = *meta;
+    transfers_add(&getting->transfers, file);
+    return 0;
 }
 
 static int get_link(const char *local, const struct sfs_meta *meta)

@@ -77,9 +77,9 @@ static int next(struct bmi_sm *machine, void *data)
     return 1;
 }
 
-static int page_entry(void *taker, const struct sfs_entry *entry)
+static int page_entry(struct rpc *rpc, const struct sfs_entry *entry)
 {
-    struct lister *lister = taker;
+    struct lister *lister = rpc->taker;
     memcpy(lister->after, entry->name, (size_t)entry->name_size + 1);
     return entry_add(lister->listing, entry);
 }

@@ -52,57 +52,28 @@ static void attributes_check(struct client *client, const char *local)
 
 /* ---- one file, link, or folder --------------------------------------------------------------- */
 
-static struct file *file_make(struct client *client, const char *local, const char *remote,
-                              const struct stat *stat)
+static struct file *put_make(struct client *client, const char *local, const char *remote,
+                             const struct stat *stat)
 {
-    struct file *file = calloc(1, sizeof *file);
-    char *copies[] = {file != NULL ? strdup(remote) : NULL, file != NULL ? strdup(local) : NULL};
-    if (copies[0] == NULL || copies[1] == NULL) {
-        free(copies[0]);
-        free(copies[1]);
-        free(file);
-        client_complain(client, local, -BMI_ENOMEM);
+    struct file *file = file_make(client, local, remote);
+    if (file == NULL)
         return NULL;
-    }
-    *file = (struct file){
-        .client = client, .remote = copies[0], .local = copies[1], .put = true, .fd = -1};
+    file->put = true;
     metadata_of(&file->meta, stat);
     return file;
-}
-
-static void file_free(struct file *file)
-{
-    if (file == NULL)
-        return;
-    free(file->local);
-    free(file->remote);
-    free(file->target);
-    free(file);
-}
-
-/* Takes the file. */
-static void file_add(struct transfers *transfers, struct file *file)
-{
-    int result = transfers_add(transfers, file);
-    if (result < 0) {
-        client_complain(transfers->client, file->local, result);
-        if (file->failed != NULL)
-            *file->failed = true;
-        file_free(file);
-    }
 }
 
 static void put_file(struct putting *putting, const char *local, const char *remote,
                      const struct stat *stat)
 {
-    struct file *file = file_make(putting->client, local, remote, stat);
+    struct file *file = put_make(putting->client, local, remote, stat);
     if (file == NULL)
         return;
     file->meta.kind = SFS_FILE;
     file->meta.size = (uint64_t)stat->st_size;
     file->meta.stripe = putting->client->stripe;
     file->follow = !putting->client->recursive;
-    file_add(&putting->files, file);
+    transfers_add(&putting->files, file);
 }
 
 /* Puts a pipe, a device, or standard input. The metadata are those of a new file. */
@@ -113,13 +84,13 @@ static void put_stream(struct putting *putting, const char *local, const char *r
     umask(mask);
     stat.st_mode = 0666 & ~mask;
     clock_gettime(CLOCK_REALTIME, &stat.st_mtim);
-    struct file *file = file_make(putting->client, local, remote, &stat);
+    struct file *file = put_make(putting->client, local, remote, &stat);
     if (file == NULL)
         return;
     file->meta.kind = SFS_FILE;
     file->meta.stripe = putting->client->stripe;
     file->follow = file->stream = true;
-    file_add(&putting->files, file);
+    transfers_add(&putting->files, file);
 }
 
 static int put_link(struct putting *putting, const char *local, const char *remote,
@@ -130,7 +101,7 @@ static int put_link(struct putting *putting, const char *local, const char *remo
     if (size <= 0 || size > SFS_TARGET_MAX)
         return size < 0 ? bmi_status_of(errno) : -BMI_ENAMETOOLONG;
     target[size] = '\0';
-    struct file *file = file_make(putting->client, local, remote, stat);
+    struct file *file = put_make(putting->client, local, remote, stat);
     if (file == NULL)
         return 0;
     file->meta.kind = SFS_LINK;
@@ -138,7 +109,7 @@ static int put_link(struct putting *putting, const char *local, const char *remo
     file->meta.target = file->target;
     file->meta.target_size = (uint16_t)size;
     if (file->target != NULL)
-        file_add(&putting->files, file);
+        transfers_add(&putting->files, file);
     else
         file_free(file);
     return 0;
@@ -148,7 +119,7 @@ static void put_folder(struct putting *putting, const char *local, const char *r
                        const struct stat *stat)
 {
     struct folder *folder = calloc(1, sizeof *folder);
-    struct file *file = file_make(putting->client, local, remote, stat);
+    struct file *file = put_make(putting->client, local, remote, stat);
     char *copies[] = {strdup(local), strdup(remote)};
     if (folder == NULL || file == NULL || copies[0] == NULL || copies[1] == NULL) {
         client_complain(putting->client, local, -BMI_ENOMEM);
@@ -164,7 +135,7 @@ static void put_folder(struct putting *putting, const char *local, const char *r
     file->meta.kind = SFS_FOLDER;
     file->failed = &folder->failed;
     if (strcmp(remote, "/") != 0)
-        file_add(&putting->folders, file);
+        transfers_add(&putting->folders, file);
     else
         file_free(file); /* the root always exists */
 }

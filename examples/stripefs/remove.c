@@ -162,12 +162,6 @@ static void levels_enter(struct removal *removal)
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-static int formers_take(struct bmi_message *reply, void *argument)
-{
-    struct remover *remover = argument;
-    return sfs_formers_unpack(reply, remover->formers, (size_t)remover->count);
-}
-
 /* Takes victims of one server; each call prefers another server. */
 static void batch_take(struct remover *remover)
 {
@@ -182,8 +176,7 @@ static void batch_take(struct remover *remover)
     struct victim **ready = &removal->ready[remover->server];
     struct rpc *rpc = &remover->rpcs[remover->server];
     rpc_make(rpc, client, remover->server, SFS_UNLINK, NULL);
-    rpc->take = formers_take;
-    rpc->taker = remover;
+    rpc->formers = remover->formers;
     while (*ready != NULL && remover->count < SFS_BATCH_MAX) {
         struct victim *victim = *ready;
         *ready = victim->next_ready;
@@ -249,7 +242,7 @@ static int drop(struct bmi_sm *machine, void *data)
         }
         int result = rpc->request.count > 0 ? rpc_start(rpc, machine) : BMI_SM_DEFERRED;
         if (result != BMI_SM_DEFERRED)
-            return rpc_refused(client, machine, result);
+            return result;
     }
     return BMI_SM_DEFERRED;
 }

@@ -57,15 +57,8 @@ static int meta_take(struct bmi_message *message, struct rpc *rpc)
 
 static int space_take(struct bmi_message *message, struct reply *reply)
 {
-    const void *array;
-    size_t count;
-    int result = bmi_unpack_array(message, &array, &count, 8);
-    if (result < 0 || count != 2)
-        return -BMI_EBADMSG;
-    const uint64_t *bytes = array;
-    reply->total = bytes[0];
-    reply->available = bytes[1];
-    return 0;
+    int result = bmi_unpack_u64(message, &reply->total);
+    return result < 0 ? result : bmi_unpack_u64(message, &reply->available);
 }
 
 static int entries_take(struct bmi_message *message, struct rpc *rpc)
@@ -74,7 +67,7 @@ static int entries_take(struct bmi_message *message, struct rpc *rpc)
     bool more = false, some = false;
     int result;
     while ((result = sfs_entry_unpack(message, rpc->request.op, &entry, &more)) > 0) {
-        result = rpc->entry_take(rpc->taker, &entry);
+        result = rpc->entry_take(rpc, &entry);
         if (result < 0)
             break;
         some = true;
@@ -83,7 +76,19 @@ static int entries_take(struct bmi_message *message, struct rpc *rpc)
     return result;
 }
 
-/* Called within the test call of client_run. */
+static int objects_take(struct bmi_message *message, struct rpc *rpc)
+{
+    const uint64_t *objects;
+    const uint8_t *used;
+    size_t count = 0;
+    int result = sfs_objects_unpack(message, &objects, &used, &count, &rpc->reply.more);
+    for (size_t i = 0; i < count && result == 0; i++)
+        result = rpc->object_take(rpc, objects[i], used[i] != 0);
+    rpc->reply.more = rpc->reply.more && count > 0;
+    return result;
+}
+
+/* Called by the poller, perhaps on another thread: machines use the reply after the call's end. */
 static int reply_take(struct bmi_message *message, void *argument)
 {
     struct rpc *rpc = argument;
@@ -99,8 +104,12 @@ static int reply_take(struct bmi_message *message, void *argument)
     case SFS_LIST:
     case SFS_NAMES:
         return entries_take(message, rpc);
+    case SFS_OBJECTS:
+        return objects_take(message, rpc);
+    case SFS_UNLINK:
+        return sfs_formers_unpack(message, rpc->formers, rpc->request.count);
     default:
-        return rpc->take != NULL ? rpc->take(message, rpc->taker) : 0;
+        return 0;
     }
 }
 
@@ -301,14 +310,10 @@ int rpc_call(struct rpc *rpc)
 
 int rpc_start(struct rpc *rpc, struct bmi_sm *machine)
 {
-    int result =
-        bmi_sm_start(rpc->client->jobs, &rpc_table, rpc, NULL, BMI_SM_MINE(machine), NULL, NULL);
-    return result < 0 ? result : BMI_SM_DEFERRED;
-}
-
-int rpc_refused(struct client *client, struct bmi_sm *machine, int error)
-{
-    int result = bmi_job_null(client->jobs, error, BMI_SM_MINE(machine), NULL, NULL);
+    struct bmi_job_context *jobs = rpc->client->jobs;
+    int result = bmi_sm_start(jobs, &rpc_table, rpc, NULL, BMI_SM_MINE(machine), NULL, NULL);
+    if (result < 0)
+        result = bmi_job_null(jobs, result, BMI_SM_MINE(machine), NULL, NULL);
     return result < 0 ? result : BMI_SM_DEFERRED;
 }
 
@@ -329,7 +334,7 @@ int rpc_object(struct client *client, struct rpc *rpcs, struct bmi_sm *machine, 
         }
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
-            return rpc_refused(client, machine, result);
+            return result;
     }
     return BMI_SM_DEFERRED;
 }

@@ -71,11 +71,11 @@ static int dispatch(struct bmi_sm *machine, void *data)
 static int space(struct bmi_sm *machine, void *data)
 {
     struct served *served = data;
-    bmi_size_t bytes[2];
+    bmi_size_t total = 0, available = 0;
     (void)machine; /* asks the file system, which knows without reading the disk */
-    int result = bmi_trove_space(served->server->store, &bytes[0], &bytes[1]);
-    if (result == 0)
-        bmi_pack_array(served->answer, bytes, 2, 8);
+    int result = bmi_trove_space(served->server->store, &total, &available);
+    bmi_pack_u64(served->answer, (uint64_t)total);
+    bmi_pack_u64(served->answer, (uint64_t)available);
     return result;
 }
 

@@ -119,6 +119,7 @@ refused "too many servers" "more than 64 servers" \
 refused "a store in use" "store" "$bin/bmi-stripefsd" --listen "$scheme://$host:0" \
   --store "$work/store0"
 check "requests that are none" "$bin/stripefs-bad-requests" "${url[0]}"
+"$bin/bmi-rpc" "${url[0]}" >"$work/out" && grep -q 'stripefs\.list' "$work/out" || fail "bmi-rpc: $(cat "$work/out")"
 mkdir "$work/other"
 echo important >"$work/other/file"
 refused "a folder that is no store" "store" "$bin/bmi-stripefsd" \

@@ -110,7 +110,7 @@ static int chunk_ask(struct worker *worker, struct bmi_sm *machine, enum sfs_op 
                                                   .buffer_count = 4};
         int result = rpc_start(rpc, machine);
         if (result != BMI_SM_DEFERRED)
-            return rpc_refused(client, machine, result);
+            return result;
     }
     return BMI_SM_DEFERRED;
 }
@@ -423,8 +423,26 @@ static void worker_free(struct worker *worker)
     free(worker->buffer);
 }
 
-static void file_free(struct file *file)
+struct file *file_make(struct client *client, const char *local, const char *remote)
 {
+    struct file *file = calloc(1, sizeof *file);
+    char *copies[] = {strdup(remote), strdup(local)};
+    if (file == NULL || copies[0] == NULL || copies[1] == NULL) {
+        free(copies[0]);
+        free(copies[1]);
+        free(file);
+        client_complain(client, local, -BMI_ENOMEM);
+        return NULL;
+    }
+    *file = (struct file){.client = client, .remote = copies[0], .local = copies[1], .fd = -1};
+    pthread_mutex_init(&file->lock, NULL);
+    return file;
+}
+
+void file_free(struct file *file)
+{
+    if (file == NULL)
+        return;
     pthread_mutex_destroy(&file->lock);
     free(file->remote);
     free(file->local);
@@ -456,7 +474,7 @@ void transfers_run(struct transfers *transfers)
     *transfers = (struct transfers){.client = client};
 }
 
-int transfers_add(struct transfers *transfers, struct file *file)
+static int file_prepare(struct transfers *transfers, struct file *file)
 {
     if (transfers->count == transfers->room) {
         size_t room = transfers->room != 0 ? transfers->room * 2 : 64;
@@ -471,7 +489,19 @@ int transfers_add(struct transfers *transfers, struct file *file)
             return -BMI_EIO;
         file->meta.object = (file->meta.object >> 2) + 1; /* never 0; odd and even equally often */
     }
-    pthread_mutex_init(&file->lock, NULL);
+    return 0;
+}
+
+void transfers_add(struct transfers *transfers, struct file *file)
+{
+    int result = file_prepare(transfers, file);
+    if (result < 0) {
+        client_complain(transfers->client, file->local, result);
+        if (file->failed != NULL)
+            *file->failed = true;
+        file_free(file);
+        return;
+    }
     file->chunks = file->meta.kind == SFS_FILE && file->meta.size > 0
                        ? (file->meta.size + CHUNK - 1) / CHUNK
                        : 1;
@@ -480,7 +510,6 @@ int transfers_add(struct transfers *transfers, struct file *file)
     transfers->client->files_all++;
     if (file->meta.kind == SFS_FILE)
         transfers->client->bytes_all += file->meta.size;
-    return 0;
 }
 
 /* ---- one file, without workers --------------------------------------------------------------- */
