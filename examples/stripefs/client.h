@@ -24,7 +24,6 @@ struct client {
     int timeout_ms, parallel;
     bool sync, recursive, repair, trace;
     uint32_t next_tag;
-    uint64_t id;       /* a random number: by it the servers recognise this client's connections */
     int failures;                    /* how many errors were printed on standard error */
     char failure[512];               /* of the last failed request: the server, and the cause */
     char target[SFS_TARGET_MAX + 1]; /* of the last link that was looked up */

@@ -112,7 +112,7 @@ int sfs_meta_unpack(struct bmi_message *message, struct sfs_meta *meta, bool *ex
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-enum { HEAD_NUMBERS = 4, LAYOUT_NUMBERS = 4 };
+enum { HEAD_NUMBERS = 3, LAYOUT_NUMBERS = 4 };
 
 static void piece_pack(struct bmi_message *message, const struct sfs_request *request, char piece)
 {
@@ -149,8 +149,7 @@ static void piece_pack(struct bmi_message *message, const struct sfs_request *re
 
 void sfs_request_pack(struct bmi_message *message, const struct sfs_request *request)
 {
-    const uint64_t head[HEAD_NUMBERS] = {request->server, request->servers, request->flags,
-                                         request->client};
+    const uint64_t head[HEAD_NUMBERS] = {request->server, request->servers, request->flags};
     bmi_pack_array(message, head, HEAD_NUMBERS, 8);
     for (const char *piece = ops[request->op].pieces; *piece != '\0'; piece++)
         piece_pack(message, request, *piece);
@@ -181,7 +180,6 @@ static int head_take(struct bmi_message *message, struct sfs_request *request)
     request->server = (uint32_t)head[0];
     request->servers = (uint32_t)head[1];
     request->flags = (uint32_t)head[2];
-    request->client = head[3];
     return 0;
 }
 

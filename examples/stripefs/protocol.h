@@ -74,7 +74,6 @@ struct sfs_request {
     enum sfs_op op;
     uint32_t server, servers; /* the server's place in the client's list, and the list's length */
     uint32_t flags;
-    uint64_t client; /* a random number of the client's process */
     uint64_t object;
     uint32_t part; /* WRITE, READ: the stripe's server number */
     uint32_t stripe;

@@ -298,7 +298,6 @@ void rpc_make(struct rpc *rpc, struct client *client, int server, enum sfs_op op
     rpc->request.op = op;
     rpc->request.server = (uint32_t)server;
     rpc->request.servers = (uint32_t)client->count;
-    rpc->request.client = client->id;
     rpc->request.flags = client->sync ? SFS_SYNCED : 0;
     rpc->request.path = path;
 }

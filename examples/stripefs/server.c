@@ -251,7 +251,6 @@ int server_close(struct server *server)
     for (enum sfs_op op = SFS_WRITE; op < SFS_OPS; op++)
         job_end(server, server->services[op].job, until_ns);
     bmi_job_context_close(server->jobs);
-    sessions_close(server);
     shares_close(&server->shares);
     int result = server->store != NULL ? bmi_trove_close(server->store) : 0;
     if (result < 0)

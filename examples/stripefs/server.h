@@ -14,6 +14,7 @@
 enum { NAMES = 1, DATA = 2 }; /* collections */
 enum { INDEX = 1 };           /* the object of NAMES that has all key/values */
 
+enum { WAITING_MOST = 1024 }; /* requests of a client, which take 8 KiB each */
 enum { LISTED = 16, OBJECTS_LISTED = 4096, PAGE_BYTES = 60000, HEADER_ROOM = 64 };
 
 struct share;
@@ -38,7 +39,7 @@ struct turn {
     bmi_job_id_t event; /* the server's: ends when the turn has come */
 };
 
-/* Objects without a name, by client: session.c. */
+/* Objects without a name, by connection: session.c. */
 enum { SESSION_BITS = 14 };
 struct sessions {
     struct session *first;
@@ -115,7 +116,7 @@ int server_close(struct server *server);
 void shares_open(struct shares *shares, int requests);
 void shares_close(struct shares *shares);
 /* Takes a request of turn->client, on `host` (NULL: not known). Returns 1: serve it now; 0: it
- * waits for its turn; ENOMEM. */
+ * waits for its turn; ENOMEM; EAGAIN: too many of this client wait. */
 int shares_admit(struct shares *shares, struct turn *turn, const char *host);
 /* The request has ended, or waits no more. `stalled`: it was ended because the client moved no
  * bytes. Returns the turn that has come by that, or NULL. */
@@ -143,8 +144,6 @@ bool object_keep(struct served *served, uint64_t object);
 void object_forget(struct server *server, uint64_t object);
 /* Whether a connected client may be about to name it. */
 bool object_used(struct server *server, uint64_t object);
-/* After the job context was closed. */
-void sessions_close(struct server *server);
 
 /* ---- watch.c ---- */
 

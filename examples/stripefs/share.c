@@ -4,8 +4,8 @@
  * the requests served at a time, and no host more than half, so that others are served while theirs
  * stall. After a request of a client was ended for that, the client has one request at a time until
  * one of them succeeds. When all places are in use, the client with the fewest comes next, in turn.
- * Waiting requests stay in BMI's memory, which it bounds for each client. Runs in the machines of
- * the job context.
+ * A client has a bounded number of waiting requests; more are refused. Runs in the machines of the
+ * job context.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct share {
     struct share *next;
     struct host *host;
     BMI_addr_t client;
-    int served, most;
+    int served, most, waiting;
     struct turn *first, **end; /* that wait, the oldest first */
 };
 
@@ -125,10 +125,13 @@ int shares_admit(struct shares *shares, struct turn *turn, const char *host)
         turn->come = true;
         return 1;
     }
+    if (share->waiting == WAITING_MOST)
+        return -BMI_EAGAIN;
     turn->waits = true;
     turn->next = NULL;
     *share->end = turn;
     share->end = &turn->next;
+    share->waiting++;
     shares->waiting++;
     return 0;
 }
@@ -169,6 +172,7 @@ static void turn_take(struct shares *shares, struct share *share, struct turn *t
     if (*at == NULL)
         share->end = at;
     turn->waits = false;
+    share->waiting--;
     shares->waiting--;
 }
 

@@ -164,12 +164,31 @@ static void a_cancelled_request_gives_up_its_turn(void)
     all_leave();
 }
 
+static void a_client_has_so_many_waiting_requests(void)
+{
+    static struct turn turns[WAITING_MOST], more = {.client = OTHER};
+    shares_open(&shares, 1);
+    CU_ASSERT_EQUAL(admit(BUSY), 1);
+    for (int i = 0; i < WAITING_MOST; i++) {
+        turns[i].client = OTHER;
+        CU_ASSERT_EQUAL(shares_admit(&shares, &turns[i], "host"), 0);
+    }
+    CU_ASSERT_EQUAL(shares_admit(&shares, &more, "host"), -BMI_EAGAIN);
+    CU_ASSERT_PTR_NULL(shares_leave(&shares, &more, false));
+    CU_ASSERT_EQUAL(admit(THIRD), 0);
+    for (int i = 0; i < WAITING_MOST; i++)
+        CU_ASSERT_PTR_NULL(shares_leave(&shares, &turns[i], false));
+    all_leave();
+}
+
 static CU_TestInfo cases[] = {{"a busy client delays no other", a_busy_client_delays_no_other},
                               {"clients take turns", clients_take_turns},
                               {"a host has half of all", a_host_has_half_of_all},
                               {"a stalled client has one place", a_stalled_client_has_one_place},
                               {"a cancelled request gives up its turn",
                                a_cancelled_request_gives_up_its_turn},
+                              {"a client has so many waiting requests",
+                               a_client_has_so_many_waiting_requests},
                               CU_TEST_INFO_NULL};
 
 int main(void)

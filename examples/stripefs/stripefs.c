@@ -191,8 +191,7 @@ static bool client_open(struct client *client, const char *servers)
         return refused(NULL, result);
     if (client->trace)
         bmi_sm_trace_to(client->jobs, bmi_sm_trace_print, stderr);
-    if (getrandom(&client->next_tag, sizeof client->next_tag, 0) < 0 ||
-        getrandom(&client->id, sizeof client->id, 0) < 0)
+    if (getrandom(&client->next_tag, sizeof client->next_tag, 0) < 0)
         return refused(NULL, -BMI_EIO);
     result = signals_open(client);
     return result < 0 ? refused(NULL, result) : true;
