@@ -18,6 +18,7 @@
  */
 #include "server.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -26,20 +27,29 @@ enum { REQUEST_MS = 120000, DRAIN_MS = 5000, STRAYS = 4 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
+static void turn_come(struct turn *turn)
+{
+    struct served *served = (struct served *)((char *)turn - offsetof(struct served, turn));
+    bmi_job_event_complete(served->server->jobs, served->turn_event, 0, 0);
+}
+
 static int admit(struct bmi_sm *machine, void *data)
 {
     struct served *served = data;
     const struct service *service = served->call.user_ptr;
-    served->server = service->server;
+    struct server *server = service->server;
+    served->server = server;
     served->client = bmi_rpc_address(served->call.request);
     served->request.op = service->op;
     served->turn.client = served->client;
-    int result = shares_admit(&served->server->shares, &served->turn,
-                              BMI_addr_rev_lookup_unexpected(served->client));
-    if (result != 0)
-        return result < 0 ? result : BMI_SM_DONE;
-    return bmi_sm_posted(
-        bmi_job_event(served->server->jobs, BMI_SM_MINE(machine), &served->turn.event, NULL));
+    int result = bmi_job_event(server->jobs, BMI_SM_MINE(machine), &served->turn_event, NULL);
+    if (result < 0)
+        return result;
+    result = shares_admit(&server->shares, &served->turn,
+                          BMI_addr_rev_lookup_unexpected(served->client));
+    if (result < 0)
+        bmi_job_event_complete(server->jobs, served->turn_event, result, 0);
+    return BMI_SM_DEFERRED;
 }
 
 static int unpack(struct bmi_sm *machine, void *data)
@@ -84,13 +94,9 @@ static int space(struct bmi_sm *machine, void *data)
 static int reply(struct bmi_sm *machine, void *data)
 {
     struct served *served = data;
-    struct server *server = served->server;
     int result = served->stalled ? -BMI_ETIMEDOUT : bmi_sm_last(machine);
-    bool stalled = result == -BMI_ETIMEDOUT;
+    served->stalled = result == -BMI_ETIMEDOUT;
     session_leave(served);
-    struct turn *next = shares_leave(&server->shares, &served->turn, stalled);
-    if (next != NULL) /* refused if that request was cancelled: then it leaves next */
-        bmi_job_event_complete(server->jobs, next->event, 0, 0);
     if (result < 0)
         return result; /* fails the request */
     struct bmi_message *answer = served->answer;
@@ -98,9 +104,12 @@ static int reply(struct bmi_sm *machine, void *data)
     return bmi_rpc_reply(served->call.request, answer);
 }
 
+/* The reply has been sent, or cannot be. */
 static void release(void *data)
 {
     struct served *served = data;
+    if (served->server != NULL)
+        shares_leave(&served->server->shares, &served->turn, served->stalled);
     bmi_message_free(served->answer);
     free(served->pairs);
     free(served->room);
@@ -217,7 +226,7 @@ int server_start(struct server *server, int requests)
     const struct bmi_job_service calls = {.table = &serve,
                                           .data_size = sizeof(struct served),
                                           .release = release};
-    shares_open(&server->shares, requests);
+    shares_open(&server->shares, requests, turn_come);
     int result = bmi_job_accept(server->jobs, &stray_table, STRAYS, 0, NULL, &server->strays, NULL);
     for (enum sfs_op op = SFS_WRITE; op < SFS_OPS && result == 0; op++) {
         struct service *service = &server->services[op];
@@ -250,8 +259,8 @@ int server_close(struct server *server)
         bmi_job_cancel(server->jobs, server->services[op].job);
     for (enum sfs_op op = SFS_WRITE; op < SFS_OPS; op++)
         job_end(server, server->services[op].job, until_ns);
-    bmi_job_context_close(server->jobs);
     shares_close(&server->shares);
+    bmi_job_context_close(server->jobs);
     int result = server->store != NULL ? bmi_trove_close(server->store) : 0;
     if (result < 0)
         fprintf(stderr, "bmi-stripefsd: closing the store: %s\n", bmi_status_string(result));

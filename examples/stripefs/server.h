@@ -22,21 +22,21 @@ struct host;
 struct session;
 struct server;
 
+/* A request's turn to be served. */
+struct turn {
+    BMI_addr_t client;
+    bool waits, came; /* share.c's: at most one of them: it is queued, it is counted as served */
+    struct turn *next;
+};
+
 /* Chooses the next request: share.c. */
 struct shares {
+    void (*come)(struct turn *turn); /* the turn has come */
     int most, most_client,
         most_host; /* requests served at a time: in all, for a client, for a host */
     int served, waiting;
     struct share *first;
     struct host *hosts;
-};
-
-/* A request's turn to be served. */
-struct turn {
-    BMI_addr_t client;
-    bool waits, come; /* at most one of them: it is queued, it is counted as served */
-    struct turn *next;
-    bmi_job_id_t event; /* the server's: ends when the turn has come */
 };
 
 /* Objects without a name, by connection: session.c. */
@@ -68,6 +68,7 @@ struct served {
     struct server *server;
     BMI_addr_t client;
     struct turn turn;
+    bmi_job_id_t turn_event; /* ends when the turn has come */
     struct sfs_request request;
     struct bmi_message *answer;
     struct session *session; /* NULL: none */
@@ -113,14 +114,17 @@ int server_close(struct server *server);
 
 /* ---- share.c ---- */
 
-void shares_open(struct shares *shares, int requests);
+/* `come` is called with a lock held, once for each turn; it may complete events. */
+void shares_open(struct shares *shares, int requests, void (*come)(struct turn *turn));
+/* No turn comes any more. */
 void shares_close(struct shares *shares);
-/* Takes a request of turn->client, on `host` (NULL: not known). Returns 1: serve it now; 0: it
- * waits for its turn; ENOMEM; EAGAIN: too many of this client wait. */
+/* Takes a request of turn->client, on `host` (NULL: not known). Returns 0: its turn has come, or
+ * will; ENOMEM; EAGAIN: too many of this client wait. */
 int shares_admit(struct shares *shares, struct turn *turn, const char *host);
-/* The request has ended, or waits no more. `stalled`: it was ended because the client moved no
- * bytes. Returns the turn that has come by that, or NULL. */
-struct turn *shares_leave(struct shares *shares, struct turn *turn, bool stalled);
+/* The request has ended, or waits no more; not after another such call. `stalled`: it was ended
+ * because the client moved no bytes. */
+void shares_leave(struct shares *shares, struct turn *turn, bool stalled);
+bool shares_waiting(struct shares *shares);
 
 /* ---- allow.c ---- */
 

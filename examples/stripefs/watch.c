@@ -36,7 +36,7 @@ static int look(struct bmi_sm *machine, void *data)
 {
     struct server *server = data;
     uint64_t now_ns = bmi_job_deadline(0);
-    int limit_ms = server->shares.waiting > 0 ? STALL_WAITED_MS : STALL_MS;
+    int limit_ms = shares_waiting(&server->shares) ? STALL_WAITED_MS : STALL_MS;
     for (struct served *served = server->moving; served != NULL; served = served->next_moving)
         flow_look(served, now_ns, limit_ms);
     server->watching = server->moving != NULL && !bmi_sm_cancelled(machine);
