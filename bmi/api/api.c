@@ -207,7 +207,8 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
 {
     struct peer *peer;
     *id = 0;
-    struct context *context = bmi__context_find(post->context);
+    struct context *context =
+        post->internal != NULL ? post->internal : bmi__context_find(post->context);
     if (context == NULL)
         return -BMI_EINVAL;
     catch_up(post->kind);

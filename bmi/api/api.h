@@ -18,6 +18,7 @@ struct post {
     wire_tag tag;
     void *user_ptr;
     bmi_context_id context;
+    struct context *internal; /* instead of `context`; takes completions at once */
 };
 
 /* Posts. Returns as the public functions do. */

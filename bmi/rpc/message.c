@@ -61,7 +61,7 @@ void bmi__message_clear(struct bmi_message *message)
         next = later->next;
         free(later);
     }
-    if (message->stream != (uint8_t *)message->inline_stream)
+    if (message->stream_room > sizeof message->inline_stream)
         free(message->stream);
     if (message->buffers != message->inline_buffers) {
         free(message->buffers);
@@ -319,10 +319,18 @@ int bmi__message_close(struct bmi_message *message)
 
 /* ---- unpacking ------------------------------------------------------------------------------- */
 
+static void stream_lend(struct bmi_message *message, const uint8_t *stream, size_t size)
+{
+    message->stream = (uint8_t *)(uintptr_t)stream;
+    message->stream_size = size;
+    message->stream_room = 0;
+}
+
 void bmi__message_open(struct bmi_message *message, const uint8_t *stream, size_t size,
                        const uint8_t *body, bmi_size_t body_size)
 {
     message->unpacking = message->placing = true;
+    stream_lend(message, stream, size);
     message->cursor = stream;
     message->end = stream + size;
     message->whole = body;
@@ -334,11 +342,20 @@ struct piece {
     unsigned kind, width;
 };
 
+static struct piece description_read(const uint8_t *bytes)
+{
+    uint64_t description;
+    memcpy(&description, bytes, DESCRIPTION);
+    description = le64toh(description);
+    return (struct piece){.size = description & SIZE_MOST,
+                          .kind = (unsigned)(description >> KIND_SHIFT) & 15,
+                          .width = (unsigned)(description >> WIDTH_SHIFT)};
+}
+
 /* Reads the next description, without taking the piece. Checks that an express piece lies within
  * the stream, a cheaper one within the body. */
 static int piece_look(struct bmi_message *message, struct piece *piece)
 {
-    uint64_t description;
     if (message == NULL || !message->unpacking)
         return -BMI_EINVAL;
     if (message->error != 0)
@@ -348,11 +365,7 @@ static int piece_look(struct bmi_message *message, struct piece *piece)
     size_t left = (size_t)(message->end - message->cursor);
     if (left < DESCRIPTION)
         return fail(message, -BMI_EBADMSG);
-    memcpy(&description, message->cursor, DESCRIPTION);
-    description = le64toh(description);
-    *piece = (struct piece){.size = description & SIZE_MOST,
-                            .kind = (unsigned)(description >> KIND_SHIFT) & 15,
-                            .width = (unsigned)(description >> WIDTH_SHIFT)};
+    *piece = description_read(message->cursor);
     left -= DESCRIPTION;
     bool cheaper = piece->kind == PIECE_CHEAPER;
     if (cheaper ? piece->size > (uint64_t)(message->body_size - message->body)
@@ -511,4 +524,70 @@ int bmi__message_placed(struct bmi_message *message)
     if (message->error != 0)
         return message->error;
     return message->body == message->body_size ? 0 : fail(message, -BMI_EBADMSG);
+}
+
+/* ---- forwarding ------------------------------------------------------------------------------ */
+
+static struct bmi_message *unless_failed(struct bmi_message *message)
+{
+    if (message->error == 0)
+        return message;
+    bmi_message_free(message);
+    return NULL;
+}
+
+struct bmi_message *bmi__message_again(const struct bmi_message *from)
+{
+    struct bmi_message *message = bmi_message_new();
+    if (message == NULL)
+        return NULL;
+    stream_lend(message, from->stream, from->stream_size);
+    if (from->whole != NULL)
+        list_add(message, (void *)(uintptr_t)from->whole, from->body_size);
+    for (uint32_t i = MESSAGE_BODY; from->whole == NULL && i < from->count; i++)
+        list_add(message, from->buffers[i], from->sizes[i]);
+    return unless_failed(message);
+}
+
+void bmi__message_restore(struct bmi_message *from)
+{
+    for (uint8_t *at = from->stream; at < from->cursor;) {
+        struct piece piece = description_read(at);
+        size_t here = piece.kind == PIECE_CHEAPER ? 0 : (size_t)piece.size;
+        at += DESCRIPTION;
+        if (here > 0 && piece.width > 0)
+            numbers_convert(at, here, piece.width);
+        at += padded(here);
+    }
+}
+
+/* Memory of the message for a body of another one, which is received, or copied, to there. */
+static int body_take(struct bmi_message *message, struct bmi_message *from)
+{
+    size_t size = (size_t)from->body_size;
+    struct copy *own = malloc(sizeof *own + size);
+    if (own == NULL)
+        return fail(message, -BMI_ENOMEM);
+    own->next = message->copies;
+    message->copies = own;
+    if (from->whole != NULL)
+        memcpy(own->bytes, from->whole, size);
+    int status = list_add(from, own->bytes, from->body_size);
+    return status < 0 ? fail(message, status) : list_add(message, own->bytes, from->body_size);
+}
+
+struct bmi_message *bmi__message_take(struct bmi_message *from)
+{
+    struct bmi_message *message = bmi_message_new();
+    if (message == NULL)
+        return NULL;
+    if (stream_grow(message, from->stream_size) < 0)
+        fail(message, -BMI_ENOMEM);
+    else if (from->stream_size > 0)
+        memcpy(message->stream, from->stream, from->stream_size);
+    if (message->error == 0 && from->body_size > 0)
+        body_take(message, from);
+    message->stream_size = from->stream_size;
+    from->cursor = from->end;
+    return unless_failed(message);
 }

@@ -26,7 +26,7 @@ enum {
 };
 
 struct bmi_message {
-    uint8_t *stream; /* packing: == inline_stream, or from malloc */
+    uint8_t *stream; /* == inline_stream, from malloc, or lent, with no room */
     size_t stream_size, stream_room;
     void **buffers; /* list: head and stream, then the cheaper pieces, or their places */
     bmi_size_t *sizes;
@@ -57,5 +57,14 @@ void bmi__message_open(struct bmi_message *message, const uint8_t *stream, size_
 int bmi__message_close(struct bmi_message *message);
 /* No cheaper piece can be taken from now on. Returns 0, or -BMI_EBADMSG: some have no place. */
 int bmi__message_placed(struct bmi_message *message);
+
+/* A message to send of the pieces of one that was unpacked, which lends their memory: the stream,
+ * and the body where it was put. NULL: no memory. */
+struct bmi_message *bmi__message_again(const struct bmi_message *from);
+/* Before that is sent: numbers in the stream are as they came. */
+void bmi__message_restore(struct bmi_message *from);
+/* Unpacks all pieces of a message at once: returns one to send, which has a copy of the stream, and
+ * the memory to which the body is received. NULL: no memory. */
+struct bmi_message *bmi__message_take(struct bmi_message *from);
 
 #endif

@@ -33,6 +33,7 @@ enum stage {
     BODY,     /* its body is being received */
     READY,    /* `run` is queued */
     RUNNING,
+    FORWARDED,
     ENDING /* by the service, or by the library: the rest of its messages is awaited */
 };
 
@@ -47,6 +48,7 @@ struct bmi_rpc_request {
     uint8_t *stream; /* that travels apart */
     struct bmi_message arguments;
     struct bmi_message *reply;
+    struct forwarding *forwarding; /* NULL: not forwarded */
     void *data;
     struct bmi_deferred run; /* of `run`, outside of all locks */
     struct bmi_task task;    /* BMI_RPC_BLOCKING */
@@ -55,9 +57,9 @@ struct bmi_rpc_request {
     uint32_t withdrawn;      /* of these, whose receives were cancelled */
     bool cancel_arrived;     /* peer's lock */
     bool answered;           /* the reply was sent, or there is none to send */
-    atomic_bool taken;       /* bmi_rpc_reply or bmi_rpc_fail ends it */
+    atomic_bool taken;       /* bmi_rpc_reply, bmi_rpc_fail, or bmi_rpc_forward ends it */
     bool service_knows;      /* a function of the service was called */
-    bool told;               /* `cancelled` was called, or is to be */
+    bool told;               /* `cancelled`, or that of the forwarding, was called or is to be */
     bool resumed;            /* bmi_rpc_resume was called before `arrived` had returned */
     atomic_bool is_cancelled;
     void *list_buffer;
@@ -67,7 +69,7 @@ struct bmi_rpc_request {
 
 enum action { NOTHING, AGAIN, READ_HEAD, CALL_ARRIVED, RUN };
 
-enum { LATE_CANCELLED = 1, LATE_WITHDRAW = 2, LATE_END = 4 };
+enum { LATE_CANCELLED = 1, LATE_WITHDRAW = 2, LATE_END = 4, LATE_FORWARD = 8 };
 
 static void request_step(struct bmi_deferred *work);
 static void request_late(struct bmi_deferred *late);
@@ -139,6 +141,8 @@ static void request_free(struct bmi_rpc_request *request)
         atomic_fetch_sub(&request->service->running, 1);
         bmi__service_put(request->service);
     }
+    if (request->forwarding != NULL)
+        request->forwarding->release(request->forwarding);
     bmi__message_clear(&request->arguments);
     bmi_message_free(request->reply);
     free(request->stream);
@@ -194,7 +198,18 @@ static void reply_send_locked(struct peer *peer, struct bmi_rpc_request *request
         atomic_fetch_add(&request->service->bytes_out, head.stream + head.body);
 }
 
-/* The service, or the library in its place, ends the request. */
+static void end_locked(struct peer *peer, struct bmi_rpc_request *request, int status,
+                       struct bmi_message *reply)
+{
+    bool lost = request->answered || !is_alive(peer, request);
+    request->reply = reply;
+    request->stage = ENDING;
+    request->status = lost ? BMI__CANCELLED : status;
+    reply_send_locked(peer, request, status, reply);
+    bmi__exchange_soon(&request->exchange);
+}
+
+/* The service ends the request. */
 static int request_end(struct bmi_rpc_request *request, int status, struct bmi_message *reply)
 {
     if (request == NULL || atomic_exchange(&request->taken, true)) {
@@ -206,14 +221,8 @@ static int request_end(struct bmi_rpc_request *request, int status, struct bmi_m
     struct peer *peer = bmi__exchange_lock(&request->exchange);
     bool can = request->stage == RUNNING;
     atomic_store(&request->taken, can);
-    if (can) {
-        bool lost = request->answered || !is_alive(peer, request);
-        request->reply = reply;
-        request->stage = ENDING;
-        request->status = lost ? BMI__CANCELLED : status;
-        reply_send_locked(peer, request, status, reply);
-        bmi__exchange_soon(&request->exchange);
-    }
+    if (can)
+        end_locked(peer, request, status, reply);
     bmi__exchange_unlock(peer);
     if (!can)
         bmi_message_free(reply);
@@ -230,6 +239,31 @@ int bmi_rpc_fail(struct bmi_rpc_request *request, bmi_error_code_t error)
     if (error >= 0)
         return -BMI_EINVAL;
     return request_end(request, error, NULL);
+}
+
+int bmi__request_forward(struct bmi_rpc_request *request, struct forwarding *forwarding)
+{
+    if (atomic_exchange(&request->taken, true))
+        return -BMI_EINVAL;
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    bool can = request->stage == RUNNING;
+    atomic_store(&request->taken, can);
+    if (can) {
+        request->stage = FORWARDED;
+        request->forwarding = forwarding;
+        bmi__message_restore(&request->arguments);
+    }
+    bmi__exchange_unlock(peer);
+    return can ? 0 : -BMI_EINVAL;
+}
+
+void bmi__request_forwarded(struct bmi_rpc_request *request, int status, struct bmi_message *reply)
+{
+    if (reply != NULL && status == 0)
+        status = bmi__message_close(reply);
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    end_locked(peer, request, status, reply);
+    bmi__exchange_unlock(peer);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -486,9 +520,11 @@ static void absent_withdraw(struct bmi_rpc_request *request)
 static void cancelled_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     atomic_store(&request->is_cancelled, true);
-    if (request->stage == RUNNING || request->stage == DEFERRED) {
+    if (request->stage == RUNNING || request->stage == DEFERRED || request->stage == FORWARDED) {
         reply_send_locked(peer, request, BMI__CANCELLED, NULL);
-        if (!request->told && request->service->calls.cancelled != NULL)
+        if (!request->told && request->stage == FORWARDED)
+            bmi__exchange_late(&request->exchange, LATE_FORWARD);
+        else if (!request->told && request->service->calls.cancelled != NULL)
             bmi__exchange_late(&request->exchange, LATE_CANCELLED);
         request->told = true;
     } else if (request->stage != READY) { /* the run, which is queued, sees it */
@@ -599,6 +635,8 @@ static void request_late(struct bmi_deferred *late)
     /* the service may have ended the request meanwhile */
     if ((work & LATE_CANCELLED) && !request->exchange.over && !atomic_load(&request->taken))
         request->service->calls.cancelled(request);
+    if ((work & LATE_FORWARD) && !request->exchange.over)
+        request->forwarding->cancel(request->forwarding);
     if (request->exchange.over) {
         if (request->bytes != NULL)
             request_over(request);

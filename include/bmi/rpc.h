@@ -114,7 +114,7 @@ enum bmi_rpc_service_option {
  *              so, on any thread, and call bmi_rpc_resume; or an error, which ends the call. A
  *              service without it has requests without cheaper pieces, and unpacks them in `run`
  *   run        all of the request is there. It, or whatever it starts, ends the request by
- *              bmi_rpc_reply or bmi_rpc_fail; a one-way request, too
+ *              bmi_rpc_reply, bmi_rpc_fail, or bmi_rpc_forward; a one-way request, too
  *   cancelled  the caller cancelled a request that runs or was deferred, or has gone. The request
  *              still has to be ended; its reply will not be sent
  *   ended      the request is over, `status` says how: 0 (the reply was sent), ECANCEL, or an
@@ -217,6 +217,22 @@ typedef int (*bmi_rpc_unpack)(struct bmi_message *reply, void *argument);
 int bmi_rpc_call(bmi_op_id_t *id, BMI_addr_t server, const char *service,
                  struct bmi_message *request, bmi_rpc_unpack unpack, void *unpack_argument,
                  const struct bmi_rpc_options *options, void *user_ptr, bmi_context_id context_id);
+
+/* Ends a request by a call of a service, mostly one of another server, with the same arguments: the
+ * caller gets the reply of that call, or its error, as if this server had replied. All pieces of
+ * the request are there, as for bmi_rpc_reply. They are sent from where they lie: the express ones
+ * from the library's memory, cheaper ones from the places that `arrived` named. The reply is
+ * received to memory of the library, up to the options' reply_max, and sent on when it is whole.
+ *   options   NULL: none. Those of the call, but it is one-way if, and only if, the request is
+ * If the caller cancels the request, or goes, the call is cancelled; the service's `cancelled` is
+ * not called any more.
+ * Returns: 0: `ended` follows, with 0 (the reply was sent; one-way: the request), ECANCEL, or the
+ *          error with which the call was refused or has ended. <0: the request still has to be
+ *          ended: EINVAL (as bmi_rpc_reply; wrong options; empty name), ENAMETOOLONG, ENOMEM.
+ * Owns: the name and the options are copied; the places are lent until `ended`, and must not
+ *       change. The request may be gone when it returns. Threads: any. Blocks: no. */
+int bmi_rpc_forward(struct bmi_rpc_request *request, BMI_addr_t server, const char *service,
+                    const struct bmi_rpc_options *options);
 
 /* What this library sends and accepts, in bytes. Returns: nothing. Owns: nothing. Threads: any, at
  * any time. Blocks: no. */

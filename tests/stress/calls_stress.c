@@ -5,9 +5,9 @@
  *
  * A process of 16 threads calls four server processes: bodies of random size and mode both ways,
  * random cancels and short deadlines. The servers answer at once, from a thread of the blocking
- * pool, or later from a thread of their own; some requests they unpack later. The parent kills
- * servers. Each call ends exactly once, with the right bytes or with a cause that it can have; in
- * the end every server answers, and nothing waits anywhere.
+ * pool, or later from a thread of their own; some requests they unpack later, some they forward to
+ * another server. The parent kills servers. Each call ends exactly once, with the right bytes or
+ * with a cause that it can have; in the end every server answers, and nothing waits anywhere.
  *
  * usage: calls_stress [SECONDS]
  */
@@ -31,6 +31,7 @@ struct job {
     struct job *next; /* the helper's queue */
     struct bmi_rpc_request *request;
     void *memory;
+    const char *forward; /* the address of another server, or "" */
     uint64_t key, size, reply_size;
     bool deferred;
     enum work work;
@@ -66,7 +67,7 @@ static int work_arrived(struct bmi_rpc_request *request, struct bmi_message *arg
     job->request = request;
     if (bmi_unpack_u64(arguments, &job->key) != 0 || bmi_unpack_u64(arguments, &job->size) != 0 ||
         bmi_unpack_u64(arguments, &job->reply_size) != 0 || bmi_unpack_u32(arguments, &work) != 0 ||
-        bmi_unpack_u32(arguments, &later) != 0)
+        bmi_unpack_u32(arguments, &later) != 0 || bmi_unpack_string(arguments, &job->forward) != 0)
         return -BMI_EBADMSG;
     job->work = (enum work)work;
     job->deferred = later != 0;
@@ -87,12 +88,21 @@ static void job_reply(struct job *job)
     must(bmi_rpc_reply(job->request, reply), "bmi_rpc_reply");
 }
 
+static void job_forward(const struct job *job)
+{
+    BMI_addr_t other;
+    must(BMI_addr_lookup(&other, job->forward), "BMI_addr_lookup");
+    must(bmi_rpc_forward(job->request, other, "last", NULL), "bmi_rpc_forward");
+}
+
 static void work_run(struct bmi_rpc_request *request)
 {
     struct job *job = bmi_rpc_data(request);
     int64_t wrong = pattern_wrong(job->memory, job->size, job->key, 0);
     CHECK(wrong < 0, "a request's byte %lld is wrong", (long long)wrong);
-    if (job->work == AT_ONCE)
+    if (job->forward[0] != '\0' && bmi_rpc_argument(request) == NULL)
+        job_forward(job);
+    else if (job->work == AT_ONCE)
         job_reply(job);
     else if (job->work == FAILS)
         must(bmi_rpc_fail(request, -BMI_ENOSPC), "bmi_rpc_fail");
@@ -141,6 +151,7 @@ static int server_main(void *argument, int channel)
                                                 .run = work_run,
                                                 .ended = work_ended,
                                                 .options = BMI_RPC_BLOCKING};
+    struct bmi_rpc_service last = work;
     char address[64], listening[BMI_MAX_ADDR_LEN];
     bmi_context_id context;
     pthread_t helper;
@@ -149,6 +160,8 @@ static int server_main(void *argument, int channel)
     must(BMI_open_context(&context), "BMI_open_context");
     must(bmi_rpc_register("work", &work), "bmi_rpc_register");
     must(bmi_rpc_register("pool", &pool), "bmi_rpc_register");
+    last.argument = &last; /* does not forward */
+    must(bmi_rpc_register("last", &last), "bmi_rpc_register");
     pthread_create(&helper, NULL, helper_run, NULL);
     tell(channel, listening, sizeof listening);
     struct completion completion;
@@ -180,6 +193,7 @@ struct call {
 };
 
 static BMI_addr_t servers[SERVERS];
+static char (*server_urls)[BMI_MAX_ADDR_LEN];
 static atomic_ullong succeeded, failed;
 
 static int reply_unpack(struct bmi_message *reply, void *argument)
@@ -244,6 +258,8 @@ static void call_begin(struct call *call, BMI_addr_t server, bmi_context_id cont
     bmi_pack_u64(request, call->reply_size);
     bmi_pack_u32(request, work);
     bmi_pack_u32(request, !plain && chance_below(chance, 5) == 0);
+    bool forward = !plain && chance_below(chance, 4) == 0;
+    bmi_pack_string(request, forward ? server_urls[chance_below(chance, SERVERS)] : "");
     bmi_pack(request, call->memory, (bmi_size_t)call->size,
              modes[chance_below(chance, 3)] | BMI_UNPACK_CHEAPER);
     int status = bmi_rpc_call(&call->id, server, chance_below(chance, 2) ? "work" : "pool", request,
@@ -320,11 +336,11 @@ static struct bmi_statistics settled(void)
 
 static int client_main(void *argument, int channel)
 {
-    char(*addresses)[BMI_MAX_ADDR_LEN] = argument;
     pthread_t threads[THREADS];
+    server_urls = argument;
     must(BMI_initialize(NULL, NULL, 0), "BMI_initialize");
     for (int i = 0; i < SERVERS; i++)
-        must(BMI_addr_lookup(&servers[i], addresses[i]), "BMI_addr_lookup");
+        must(BMI_addr_lookup(&servers[i], server_urls[i]), "BMI_addr_lookup");
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, caller_run, (void *)i);
     for (int i = 0; i < THREADS; i++)
