@@ -27,6 +27,7 @@
 #include "bmi/protocol/rendezvous.h"
 #include "bmi/protocol/send.h"
 #include "bmi/protocol/tag_queue.h"
+#include "bmi/state/library.h"
 #include "bmi/state/liveness.h"
 #include "bmi/state/peer.h"
 
@@ -178,6 +179,14 @@ static int answer_locked(struct peer *peer, const struct wire_header *header)
     return 0;
 }
 
+static int cancel_arrived_locked(struct peer *peer, const struct wire_header *header)
+{
+    if (wire_tag_space(header->tag) != SPACE_REQUEST)
+        return -EPROTO;
+    bmi__upcalls->request_cancelled_locked(peer, (int32_t)header->tag, header->flags);
+    return 0;
+}
+
 static int bodiless_locked(struct peer *peer, const struct wire_header *header)
 {
     switch (header->type) {
@@ -201,6 +210,8 @@ static int bodiless_locked(struct peer *peer, const struct wire_header *header)
     case WIRE_PONG:
         bmi__pong_arrived_locked(peer, header->target);
         return bmi__sent_told_locked(peer, header->target);
+    case WIRE_CANCEL:
+        return cancel_arrived_locked(peer, header);
     case WIRE_VOID:
     case WIRE_CREDIT:
     case WIRE_BYE:

@@ -124,6 +124,8 @@ static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
     bmi__peer_adopt_locked(peer, op);
     if (is_for_the_next(peer, handle)) {
         op->stage = STAGE_NEXT;
+        if (op->kind == OP_EXCHANGE)
+            bmi__upcalls->exchange_start_locked(peer, op);
         return 0;
     }
     if (op->kind == OP_SEND)

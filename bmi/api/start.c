@@ -55,6 +55,7 @@ static const struct bmi__upcalls upcalls = {
     .exchange_start_locked = bmi__call_start_locked,
     .exchange_end_locked = bmi__exchange_end_locked,
     .request_arrived_locked = bmi__request_arrived_locked,
+    .request_cancelled_locked = bmi__request_cancelled_locked,
 };
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 

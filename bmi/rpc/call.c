@@ -22,6 +22,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
 #include "bmi/base/error.h"
+#include "bmi/protocol/frames.h"
 #include "bmi/protocol/op_end.h"
 #include "bmi/state/liveness.h"
 
@@ -45,7 +46,7 @@ struct call {
     bool withdrawn_all;          /* the receive for the reply as well */
     bool reported;
     bool cancel_sent;
-    uint8_t head[RPC_HEAD_MAX]; /* the request's; then of CANCEL */
+    uint8_t head[RPC_HEAD_MAX]; /* the request's */
     void *list_buffer;          /* of the part that is one piece of memory */
     bmi_size_t list_size;
     _Alignas(8) uint8_t reply_bytes[RPC_MESSAGE_MAX];
@@ -207,6 +208,16 @@ static void deadline_expired(struct bmi_timer *timer)
     peer_unlock(peer);
 }
 
+static void deadline_set(struct call *call)
+{
+    if (call->due_ns == 0)
+        return;
+    uint64_t now = bmi__monotonic_ns();
+    call->deadline.expired = deadline_expired;
+    bmi_method_timer_set(&call->deadline,
+                         call->due_ns > now ? (call->due_ns - now + 999999) / 1000000 : 0);
+}
+
 /* A header that has no credit yet is not on its way: the rest waits for it, so that the server can
  * place the rest when it comes. */
 void bmi__call_start_locked(struct peer *peer, struct op *op)
@@ -216,6 +227,9 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
     bmi__exchange_posted_locked(exchange, op);
     if (!exchange->is_call || exchange->out[PART_HEAD].started || exchange->ended)
         return; /* moved to another peer, with its parts; or cancelled before */
+    deadline_set(call);
+    if (op->stage == STAGE_NEXT)
+        return;
     call->list_buffer = call->reply_bytes;
     call->list_size = sizeof call->reply_bytes;
     if (!call->one_way)
@@ -226,12 +240,6 @@ void bmi__call_start_locked(struct peer *peer, struct op *op)
     bool gone = exchange->out[PART_HEAD].done && exchange->out[PART_HEAD].error == 0;
     if (peer->state == PEER_UP && (gone || (head != NULL && head->stage == SEND_FRAME)))
         bmi__message_rest_send_locked(peer, exchange, call->request, call->request_flags);
-    if (call->due_ns == 0)
-        return;
-    uint64_t now = bmi__monotonic_ns();
-    call->deadline.expired = deadline_expired;
-    bmi_method_timer_set(&call->deadline,
-                         call->due_ns > now ? (call->due_ns - now + 999999) / 1000000 : 0);
 }
 
 /* ---- the reply ------------------------------------------------------------------------------- */
@@ -374,20 +382,19 @@ static bool was_withdrawn(const struct call *call, int which, uint32_t flag)
     return (call->request_flags & flag) && (!part->started || part->error < 0);
 }
 
-/* The server learns that the call is cancelled, and which of its messages will not come. */
+/* The server learns that the call is cancelled, and which of its messages will not come. That needs
+ * no credit: requests for which the server has none may wait for it. */
 static void cancel_send_locked(struct peer *peer, struct call *call)
 {
     struct exchange *exchange = &call->exchange;
-    struct rpc_head head = {.kind = RPC_CANCEL};
-    head.flags |= was_withdrawn(call, PART_STREAM, RPC_STREAM_APART) ? RPC_STREAM_APART : 0;
-    head.flags |= was_withdrawn(call, PART_BODY, RPC_BODY_APART) ? RPC_BODY_APART : 0;
+    struct wire_header cancel = {.type = WIRE_CANCEL,
+                                 .tag = wire_tag_of(SPACE_REQUEST, exchange->number)};
+    cancel.flags |= was_withdrawn(call, PART_STREAM, RPC_STREAM_APART) ? WIRE_NO_STREAM : 0;
+    cancel.flags |= was_withdrawn(call, PART_BODY, RPC_BODY_APART) ? WIRE_NO_BODY : 0;
     call->cancel_sent = true;
     bool answered = exchange->in[PART_HEAD].done || call->one_way;
-    if (!bmi__exchange_up_locked(peer, exchange) || (answered && head.flags == 0))
-        return;
-    void *buffer = call->head;
-    bmi_size_t size = (bmi_size_t)bmi__rpc_head_encode(call->head, &head);
-    bmi__part_send_locked(peer, exchange, PART_HEAD, &buffer, &size, 1, size);
+    if (bmi__exchange_up_locked(peer, exchange) && (!answered || cancel.flags != 0))
+        bmi__control_send_locked(peer, cancel, NULL, 0);
 }
 
 /* The program has its result. Receives what the server still sends, and drops it. */

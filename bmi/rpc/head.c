@@ -42,7 +42,7 @@ static bool is_sound(const struct rpc_head *head, size_t name)
         return false;
     if (head->kind == RPC_REQUEST)
         return name > 0;
-    return name == 0 && (head->kind == RPC_REPLY || head->kind == RPC_CANCEL);
+    return name == 0 && head->kind == RPC_REPLY;
 }
 
 int bmi__rpc_head_decode(const uint8_t *bytes, size_t size, struct rpc_head *head)
@@ -61,8 +61,6 @@ int bmi__rpc_head_decode(const uint8_t *bytes, size_t size, struct rpc_head *hea
     memcpy(head->name, bytes + RPC_HEAD, name);
     if (strlen(head->name) != name)
         return -1;
-    if (head->kind == RPC_CANCEL)
-        return RPC_HEAD;
     size_t left = size - RPC_HEAD - room;
     uint64_t here = (head->flags & RPC_STREAM_APART ? 0 : head->stream) +
                     (head->flags & RPC_BODY_APART ? 0 : head->body);

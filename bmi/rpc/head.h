@@ -26,14 +26,9 @@ enum {
     RPC_REQUEST_EXPRESS_MAX = 12288, /* a stream up to this goes with a request's header */
 };
 
-enum rpc_kind { RPC_REQUEST = 1, RPC_CANCEL, RPC_REPLY };
+enum rpc_kind { RPC_REQUEST = 1, RPC_REPLY };
 
-enum rpc_flags {
-    RPC_ONE_WAY = 1,
-    RPC_STREAM_APART = 2, /* CANCEL: the stream's message was withdrawn */
-    RPC_BODY_APART = 4,   /* CANCEL: the body's message was withdrawn */
-    RPC_FLAGS = 7
-};
+enum rpc_flags { RPC_ONE_WAY = 1, RPC_STREAM_APART = 2, RPC_BODY_APART = 4, RPC_FLAGS = 7 };
 
 struct rpc_head {
     enum rpc_kind kind;

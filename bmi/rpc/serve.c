@@ -86,12 +86,13 @@ static struct bmi_rpc_request *request_find_locked(struct peer *peer, int32_t nu
     return NULL;
 }
 
-static void cancel_locked(struct peer *peer, int32_t number, const struct rpc_head *head)
+void bmi__request_cancelled_locked(struct peer *peer, int32_t number, uint8_t flags)
 {
     struct bmi_rpc_request *request = request_find_locked(peer, number);
     if (request == NULL)
         return; /* it ended before */
-    request->absent |= head->flags;
+    request->absent |= flags & WIRE_NO_STREAM ? RPC_STREAM_APART : 0;
+    request->absent |= flags & WIRE_NO_BODY ? RPC_BODY_APART : 0;
     request->cancel_arrived = true;
     atomic_store(&request->is_cancelled, true);
     bmi__exchange_soon(&request->exchange);
@@ -126,9 +127,7 @@ bool bmi__request_arrived_locked(struct peer *peer, int32_t number, void *buffer
         bmi__exchange_soon(&request->exchange);
         return true;
     }
-    if (length > 0 && head.kind == RPC_CANCEL)
-        cancel_locked(peer, number, &head);
-    else if (length > 0 && head.kind == RPC_REQUEST)
+    if (length > 0 && head.kind == RPC_REQUEST)
         bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a request");
     else
         bmi__peer_fail_locked(peer, -EPROTO, "a bad header of a request");

@@ -9,6 +9,8 @@
 
 /* struct bmi__upcalls: a message of SPACE_REQUEST. Returns whether the buffer is the callee's. */
 bool bmi__request_arrived_locked(struct peer *peer, int32_t number, void *buffer, bmi_size_t size);
+/* The same: a CANCEL. */
+void bmi__request_cancelled_locked(struct peer *peer, int32_t number, uint8_t flags);
 
 /* How a request is forwarded: functions that the poller calls without a lock. */
 struct forwarding {

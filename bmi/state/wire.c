@@ -37,6 +37,7 @@ static const struct {
     [WIRE_PING] = {"PING", 0, 0},
     [WIRE_PONG] = {"PONG", 0, 0},
     [WIRE_BYE] = {"BYE", 0, 0},
+    [WIRE_CANCEL] = {"CANCEL", WIRE_NO_STREAM | WIRE_NO_BODY, 0},
 };
 
 /* Whether frames of the type carry a tag, and so belong to a space. */
@@ -45,7 +46,7 @@ static bool is_tagged(uint8_t type)
     const uint32_t tagged = 1u << WIRE_EAGER | 1u << WIRE_UNEXPECTED | 1u << WIRE_RTS |
                             1u << WIRE_DATA | 1u << WIRE_RTR | 1u << WIRE_RTR_CANCEL |
                             1u << WIRE_RTR_CANCELLED | 1u << WIRE_ABORT | 1u << WIRE_VOID |
-                            1u << WIRE_WANT;
+                            1u << WIRE_WANT | 1u << WIRE_CANCEL;
     return (tagged >> type & 1) != 0;
 }
 

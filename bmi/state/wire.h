@@ -41,13 +41,14 @@ enum wire_type {
                            have come; else it counts as never sent and the receive waits on */
     WIRE_VOID,          /* tag. A message withdrawn before it went, in its place in the count */
     WIRE_CREDIT,        /* credit: eager bytes; source: unexpected bytes */
-    WIRE_WANT, /* flags: which credit the sender waits for; source: bytes of it that would get
+    WIRE_WANT,   /* flags: which credit the sender waits for; source: bytes of it that would get
                            it on. With ANNOUNCE: tag; announce its receives, also again.
                            With UNUSED, and nothing else: source bytes of unexpected credit that
                            were lent are not wanted any more */
-    WIRE_PING, /* source: to be sent back */
-    WIRE_PONG, /* target: as asked */
-    WIRE_BYE,  /* nothing more comes: an orderly end */
+    WIRE_PING,   /* source: to be sent back */
+    WIRE_PONG,   /* target: as asked */
+    WIRE_BYE,    /* nothing more comes: an orderly end */
+    WIRE_CANCEL, /* tag: a request's, which came before. Its call was cancelled */
     WIRE_TYPES
 };
 
@@ -61,7 +62,9 @@ enum wire_flags {
     WIRE_EAGER_CREDIT = 1, /* WANT */
     WIRE_UNEXPECTED_CREDIT = 2, /* WANT */
     WIRE_ANNOUNCE = 4,          /* WANT: announcements of the tag were forgotten */
-    WIRE_UNUSED = 8             /* WANT: none; some comes back */
+    WIRE_UNUSED = 8,            /* WANT: none; some comes back */
+    WIRE_NO_STREAM = 2,         /* CANCEL: that message of the request will not come */
+    WIRE_NO_BODY = 4            /* CANCEL: the same */
 };
 
 /* The charge of an unmatched message beyond its bytes, both as credit and as memory. */

@@ -42,6 +42,7 @@ enum raw_type {
     RAW_PING,
     RAW_PONG,
     RAW_BYE,
+    RAW_CANCEL,
     RAW_TYPES
 };
 

@@ -17,8 +17,9 @@
 
 /* Types with the space of requests or replies in the upper bits. */
 enum { REQUEST = RAW_UNEXPECTED | 1 << 5, REQUEST_PART = RAW_EAGER | 1 << 5 };
+enum { CANCEL = RAW_CANCEL | 1 << 5, CANCEL_REPLY = RAW_CANCEL | 2 << 5 };
 enum { REPLY_PART = RAW_EAGER | 2 << 5, REPLY_UNEXPECTED = RAW_UNEXPECTED | 2 << 5 };
-enum { KIND_REQUEST = 1, KIND_CANCEL, KIND_REPLY, STREAM_APART = 2, BODY_APART = 4 };
+enum { KIND_REQUEST = 1, KIND_REPLY, STREAM_APART = 2, BODY_APART = 4 };
 enum { HEAD = 32, NAME = 8, MANY = 2500, MEBI = 1 << 20 };
 
 static char listening[BMI_MAX_ADDR_LEN];
@@ -120,10 +121,16 @@ static void unknown_space(int socket)
     frame_send(socket, RAW_UNEXPECTED | 3 << 5, 1, "x", 1);
 }
 
+static void cancel_of_a_reply(int socket)
+{
+    struct raw_frame cancel = {.type = CANCEL_REPLY, .tag = 1};
+    (void)raw_send(socket, &cancel, NULL);
+}
+
 /* Each must lose its connection. */
 static void (*const bad[])(int socket) = {garbage_head,    head_too_short,   stream_not_there,
                                           stream_too_long, reply_as_request, unexpected_reply,
-                                          unknown_space};
+                                          unknown_space,   cancel_of_a_reply};
 enum { BAD = sizeof bad / sizeof *bad };
 
 static void short_parts(int socket)
@@ -144,8 +151,8 @@ static void short_parts(int socket)
     frame_send(socket, REQUEST_PART, 9, large, sizeof large);
     CHECK(reply_await(socket, 9) < 0, "a stream longer than announced was taken");
     for (int i = 0; i < 100; i++) { /* cancels of nothing, and of requests that are over */
-        size = head_make(bytes, KIND_CANCEL, STREAM_APART | BODY_APART, 0, 0);
-        frame_send(socket, REQUEST, i, bytes, size);
+        struct raw_frame cancel = {.type = CANCEL, .flags = STREAM_APART | BODY_APART, .tag = i};
+        (void)raw_send(socket, &cancel, NULL);
     }
     head_make(bytes, KIND_REQUEST, 0, 0, 0);
     frame_send(socket, REQUEST, 10, bytes, HEAD + NAME);

@@ -107,7 +107,7 @@ static void try_message(struct input *input)
     uint8_t *bytes = malloc(size); /* of that size, so that a sanitizer sees a byte beyond it */
     memcpy(bytes, input->data, size);
     int length = bmi__rpc_head_decode(bytes, size, &head);
-    if (length >= 0 && head.kind != RPC_CANCEL) {
+    if (length >= 0) {
         bool apart = (head.flags & RPC_STREAM_APART) != 0;
         const uint8_t *stream = bytes + length;
         require((size_t)length <= size);

@@ -36,6 +36,7 @@ static const struct {
     {WIRE_PING, 0, 0, "PING"},
     {WIRE_PONG, 0, 0, "PONG"},
     {WIRE_BYE, 0, 0, "BYE"},
+    {WIRE_CANCEL, WIRE_NO_STREAM | WIRE_NO_BODY, 0, "CANCEL"},
 };
 
 /* Whether frames of that type carry a tag. */
@@ -43,7 +44,7 @@ static bool is_tagged(uint8_t type)
 {
     static const uint8_t tagged[] = {WIRE_EAGER, WIRE_UNEXPECTED, WIRE_RTS,           WIRE_DATA,
                                      WIRE_RTR,   WIRE_RTR_CANCEL, WIRE_RTR_CANCELLED, WIRE_ABORT,
-                                     WIRE_VOID,  WIRE_WANT};
+                                     WIRE_VOID,  WIRE_WANT,       WIRE_CANCEL};
     return memchr(tagged, type, sizeof tagged) != NULL;
 }
 

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * calls_test.c - calls of bmi/rpc.h to a scripted server, frame by frame: cancels without credit,
+ * and time-outs while the connection is being closed.
+ */
+#include "bmi/rpc.h"
+#include "tests/unit/script_case.h"
+
+/* The charge of a request to "s" without pieces. */
+enum { REQUEST_CHARGE = 40 + WIRE_MESSAGE_CHARGE, SOON_MS = 10000 };
+
+static void call(struct script *script, struct posted *posted, int timeout_ms)
+{
+    const struct bmi_rpc_options options = {.timeout_ms = timeout_ms};
+    posted->done = false;
+    CU_ASSERT_EQUAL(bmi_rpc_call(&posted->id, script->address, "s", NULL, NULL, NULL, &options,
+                                 posted, case_context),
+                    0);
+    script_drive();
+}
+
+/* The server has credit for one request only: a second one waits, and its WANT has gone. */
+static wire_tag one_waits(struct script *script, struct posted *one, struct posted *two)
+{
+    call(script, one, 0);
+    wire_tag tag = script_expect(script, WIRE_UNEXPECTED, NULL, 0).tag;
+    call(script, two, 0);
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_WANT, NULL, 0).flags, WIRE_UNEXPECTED_CREDIT);
+    CU_ASSERT_TRUE(script_silent(script));
+    return tag;
+}
+
+static void cancelled_without_credit(void)
+{
+    static struct posted one, two;
+    const struct script_offer offer = {.eager_max = 4096,
+                                       .unexpected_max = 4096,
+                                       .eager_credit = 100000,
+                                       .unexpected_credit = REQUEST_CHARGE};
+    struct script *script = open_script(SCRIPT_FRAMES, &offer);
+    wire_tag tag = one_waits(script, &one, &two);
+    cancel(&one);
+    CU_ASSERT_TRUE(failed(&one, BMI_ECANCEL));
+    struct wire_header notice = script_expect(script, WIRE_CANCEL, NULL, 0);
+    CU_ASSERT_TRUE(notice.tag == tag && notice.flags == 0);
+    script_close(script);
+    CU_ASSERT_TRUE(failed(&two, BMI_ECONNRESET));
+}
+
+/* The peer as one that was looked up, whose connection is being closed. */
+static void closing_set(struct script *script, bool closing)
+{
+    struct peer *peer = script_peer(script);
+    peer_lock(peer);
+    peer->flags ^= PEER_ACCEPTED | PEER_CLOSING;
+    CU_ASSERT_EQUAL((peer->flags & PEER_CLOSING) != 0, closing);
+    peer_unlock(peer);
+}
+
+static void timed_out_while_closing(void)
+{
+    static struct posted posted;
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    closing_set(script, true);
+    call(script, &posted, 20);
+    CU_ASSERT_TRUE(script_silent(script));
+    CU_ASSERT_TRUE(done_within(&posted, SOON_MS));
+    CU_ASSERT_EQUAL(posted.error, -BMI_ETIMEDOUT);
+    closing_set(script, false);
+    script_close(script);
+}
+
+int main(void)
+{
+    CU_TestInfo tests[] = {
+        {"cancelled without credit", cancelled_without_credit},
+        {"timed out while closing", timed_out_while_closing},
+        CU_TEST_INFO_NULL,
+    };
+    return script_suite_run("calls", tests);
+}
