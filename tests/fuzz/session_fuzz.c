@@ -2,7 +2,8 @@
  *
  * session_fuzz.c - a peer that sends any frames at any time, while the program posts and cancels.
  * The input is a list of commands: frames (made up, or with numbers that exist), posts, cancels,
- * ends of transfers, the end of a grace, a stuck network.
+ * ends of transfers, the end of a grace, a stuck network; calls, requests and their parts, replies,
+ * and whatever a service may do with a request.
  *
  * For every input: no crash, the memory that the library holds for the peer stays within its
  * budget, and at the end of the link every operation has completed, once.
@@ -13,6 +14,8 @@
 #include "bmi/base/settings.h"
 #include "bmi/protocol/cancel.h"
 #include "bmi/protocol/credit.h"
+#include "bmi/rpc/head.h"
+#include "bmi/rpc/message.h"
 #include "tests/unit/script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -22,6 +25,10 @@ enum { FETCHED = 16, BODY = 1 << 16 };
 /* Beyond the budget: slots of operations, tag queues, frames under way, the allocator's
  * own memory. */
 enum { HEAP_SLACK = 3 * PEER_MEMORY };
+/* For remote procedure calls: a record of each request that the window admits, one stream that
+ * travels apart, and the body of a reply that is forwarded; and a record of each call. */
+enum { HEAP_REQUESTS = PEER_MEMORY / WIRE_MESSAGE_CHARGE * 2560 + 2 * RPC_EXPRESS_MAX };
+enum { HEAP_CALL = 8192 + BUFFER, SERVED = 8 };
 
 struct operation {
     bmi_op_id_t id; /* 0: none outstanding */
@@ -37,6 +44,11 @@ static struct {
     unsigned posted, completed;
     struct BMI_unexpected_info fetched[FETCHED];
     size_t heap;
+    bool calls_used;
+    unsigned calls;          /* made by the program, and by forwards */
+    int32_t numbers[SERVED]; /* of the latest ones whose request was read */
+    unsigned numbers_read;
+    struct bmi_rpc_request *served[SERVED]; /* they run, or are deferred; NULL: none */
 } session;
 
 static uint8_t body[BODY];
@@ -154,12 +166,20 @@ static void body_fill(uint8_t type, size_t size)
         body[i] = body[i % 96];
 }
 
-static void send_frame(void)
+/* The program's calls have numbers of their own. */
+static wire_tag frame_tag(enum wire_space space, unsigned number)
 {
-    struct wire_header header = {.type = (uint8_t)(1 + take() % (WIRE_TYPES - 1))};
+    if (space == SPACE_REPLY)
+        return wire_tag_of(space, session.numbers[number % SERVED]);
+    return wire_tag_of(space, (int32_t)number);
+}
+
+static void send_frame(enum wire_space space)
+{
+    struct wire_header header = {.type = (uint8_t)(1 + take() % WIRE_BYE)};
     uint8_t shape = take();
     header.flags = shape & 7;
-    header.tag = (int32_t)(shape >> 3 & 3);
+    header.tag = frame_tag(space, shape >> 3 & 3);
     header.source = take_meaning();
     header.target = take_meaning();
     header.credit = shape & 32 ? (uint32_t)take_number(4) : take();
@@ -288,6 +308,219 @@ static void grace_over(void)
     peer_unlock(peer);
 }
 
+/* ---- remote procedure calls ------------------------------------------------------------------ */
+
+static uint8_t served_memory[SERVED][BUFFER];
+
+static struct bmi_message *pieces_pack(void)
+{
+    struct bmi_message *message = bmi_message_new();
+    for (int left = take() % 4; left > 0; left--) {
+        unsigned mode = take() & 1 ? BMI_UNPACK_EXPRESS : BMI_UNPACK_CHEAPER;
+        bmi_pack(message, body, (bmi_size_t)(take_number(2) % 18000), BMI_PACK_CHEAPER | mode);
+    }
+    return message;
+}
+
+static int pieces_unpack(struct bmi_message *message, uint8_t memory[BUFFER])
+{
+    bmi_size_t size, used = 0;
+    while (bmi_unpack_size(message, &size) == 0) {
+        unsigned mode = take() & 1 ? BMI_UNPACK_EXPRESS : BMI_UNPACK_CHEAPER;
+        int status = size > BUFFER - used ? -BMI_ENOMEM : 0;
+        if (status == 0)
+            status = bmi_unpack(message, memory + used, size, mode);
+        if (status < 0)
+            return status;
+        used += size;
+    }
+    return 0;
+}
+
+static int reply_unpack(struct bmi_message *reply, void *argument)
+{
+    struct operation *one = argument;
+    return pieces_unpack(reply, one->buffer);
+}
+
+static struct bmi_rpc_options call_options(void)
+{
+    return (struct bmi_rpc_options){.reply_max = BUFFER, .one_way = (take() & 1) != 0};
+}
+
+static void call(void)
+{
+    struct operation *one = free_operation();
+    if (one == NULL)
+        return;
+    const struct bmi_rpc_options options = call_options();
+    int status = bmi_rpc_call(&one->id, session.script->address, "s", pieces_pack(), reply_unpack,
+                              one, &options, one, session.context);
+    require((status == 0) == (one->id != 0));
+    session.posted += status == 0;
+    session.calls++;
+}
+
+static size_t list_gather(uint8_t *to, const struct bmi_message *message, uint32_t from,
+                          uint32_t end)
+{
+    size_t size = 0;
+    for (uint32_t i = from; i < end; i++) {
+        memcpy(to + size, message->buffers[i], (size_t)message->sizes[i]);
+        size += (size_t)message->sizes[i];
+    }
+    return size;
+}
+
+static void message_send(enum wire_type type, wire_tag tag, const void *bytes, size_t size)
+{
+    struct wire_header header = {.type = (uint8_t)type, .tag = tag};
+    session.script->manual_seen = false;
+    if (!session.script->down && !session.script->closing && !session.script->receiving)
+        script_send(session.script, header, bytes, size);
+}
+
+/* A part that travels apart: whole, cut, announced, or absent. */
+static void part_send(wire_tag tag, const uint8_t *bytes, size_t size)
+{
+    uint8_t how = take();
+    struct wire_header request = {.type = WIRE_RTS, .tag = tag, .source = how, .target = size};
+    if (how % 4 == 0)
+        message_send(WIRE_EAGER, tag, bytes, size);
+    else if (how % 4 == 1)
+        message_send(WIRE_EAGER, tag, bytes, size > how ? size - how : 0);
+    else if (how % 4 == 2 && !session.script->down && !session.script->closing &&
+             !session.script->receiving)
+        script_send(session.script, request, NULL, 0);
+}
+
+/* A request, or a reply, with its parts. */
+static void message_of_rpc_send(enum rpc_kind kind)
+{
+    static uint8_t bytes[RPC_HEAD_MAX + 3 * 18100], *stream, *rest;
+    struct bmi_message *message = pieces_pack();
+    bool request = kind == RPC_REQUEST;
+    wire_tag tag = frame_tag(request ? SPACE_REQUEST : SPACE_REPLY, take() % SERVED);
+    uint8_t shape = take();
+    require(bmi__message_close(message) == 0);
+    struct rpc_head head = {.kind = kind,
+                            .flags = shape & (request ? RPC_ONE_WAY : 0),
+                            .stream = message->stream_size,
+                            .body = (uint64_t)message->body,
+                            .reply_room = shape & 2 ? take() : RPC_MESSAGE_MAX,
+                            .status = shape & 4 && !request ? -BMI_EIO : 0};
+    if (request)
+        strcpy(head.name, shape & 8 ? "?" : "s");
+    bmi__rpc_head_split(&head, request ? RPC_REQUEST_EXPRESS_MAX : RPC_MESSAGE_MAX - RPC_HEAD,
+                        RPC_MESSAGE_MAX - RPC_HEAD_MAX);
+    size_t size = bmi__rpc_head_encode(bytes, &head);
+    stream = bytes + size;
+    rest = stream + list_gather(stream, message, MESSAGE_STREAM, MESSAGE_BODY);
+    size_t left = list_gather(rest, message, MESSAGE_BODY, message->count);
+    size += head.flags & RPC_STREAM_APART ? 0 : message->stream_size;
+    size += head.flags & (RPC_STREAM_APART | RPC_BODY_APART) ? 0 : left;
+    message_send(request ? WIRE_UNEXPECTED : WIRE_EAGER, tag, bytes, size);
+    if (head.flags & RPC_STREAM_APART)
+        part_send(tag, stream, message->stream_size);
+    if (head.flags & RPC_BODY_APART)
+        part_send(tag, rest, left);
+    bmi_message_free(message);
+}
+
+static void cancel_send(void)
+{
+    struct wire_header header = {.type = WIRE_CANCEL, .flags = take() & 6};
+    header.tag = frame_tag(SPACE_REQUEST, take() % SERVED);
+    session.script->manual_seen = false;
+    if (!session.script->down && !session.script->closing && !session.script->receiving)
+        script_send(session.script, header, NULL, 0);
+}
+
+/* ---- the service ----------------------------------------------------------------------------- */
+
+static size_t slot_of(struct bmi_rpc_request *request)
+{
+    return (size_t)((struct bmi_rpc_request **)bmi_rpc_data(request) - session.served);
+}
+
+static int served_arrived(struct bmi_rpc_request *request, struct bmi_message *arguments)
+{
+    size_t slot = 0;
+    while (slot < SERVED && session.served[slot] != NULL)
+        slot++;
+    if (slot == SERVED)
+        return -BMI_ENOMEM;
+    session.served[slot] = request;
+    bmi_rpc_set_data(request, &session.served[slot]);
+    uint8_t how = take() % 4;
+    return how == 0   ? BMI_RPC_LATER
+           : how == 1 ? -BMI_EIO
+                      : pieces_unpack(arguments, served_memory[slot]);
+}
+
+enum { REPLY, FAIL, RESUME, FORWARD, HOLD };
+
+/* Does that with a request, in whatever state it is. */
+static void served_do(struct bmi_rpc_request *request, unsigned what)
+{
+    const struct bmi_rpc_options options = call_options();
+    if (what == REPLY)
+        bmi_rpc_reply(request, pieces_pack());
+    else if (what == FAIL)
+        bmi_rpc_fail(request, -BMI_EIO);
+    else if (what == FORWARD)
+        session.calls += bmi_rpc_forward(request, session.script->address, "s", &options) == 0;
+    else if (what == RESUME && pieces_unpack(bmi_rpc_arguments(request),
+                                             served_memory[slot_of(request)]) != -BMI_EINVAL)
+        bmi_rpc_resume(request);
+}
+
+static void served_run(struct bmi_rpc_request *request)
+{
+    served_do(request, take() % (HOLD + 1));
+}
+
+static void served_cancelled(struct bmi_rpc_request *request)
+{
+    served_do(request, take() % (HOLD + 1));
+}
+
+static void served_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
+{
+    require(status <= 0);
+    if (bmi_rpc_data(request) != NULL)
+        session.served[slot_of(request)] = NULL;
+}
+
+/* The link is down: all requests that are left end. */
+static void served_end(void)
+{
+    for (int i = 0; i < SERVED; i++)
+        if (session.served[i] != NULL) {
+            bmi_rpc_resume(session.served[i]);
+            bmi_rpc_fail(session.served[i], -BMI_EIO);
+        }
+    script_drive();
+    for (int i = 0; i < SERVED; i++)
+        require(session.served[i] == NULL);
+}
+
+static void call_command(unsigned what)
+{
+    struct bmi_rpc_request *request = session.served[what >= 10 ? take() % SERVED : 0];
+    session.calls_used = true;
+    if (what < 4)
+        message_of_rpc_send(RPC_REQUEST);
+    else if (what < 6)
+        message_of_rpc_send(RPC_REPLY);
+    else if (what < 8)
+        call();
+    else if (what < 10)
+        cancel_send();
+    else if (request != NULL)
+        served_do(request, (what - 10) % HOLD);
+}
+
 /* ---- invariants ------------------------------------------------------------------------------ */
 
 static uint64_t window_sum(const struct window *window)
@@ -295,12 +528,18 @@ static uint64_t window_sum(const struct window *window)
     return (uint64_t)window->granted + window->held + window->unreported;
 }
 
+static size_t heap_most(void)
+{
+    size_t most = PEER_MEMORY + HEAP_SLACK + (size_t)session.calls * HEAP_CALL;
+    return session.calls_used ? most + HEAP_REQUESTS : most;
+}
+
 static void check(void)
 {
     struct peer *peer = script_peer(session.script);
     require(bmi__credit_used() >= 0 && bmi__credit_used() <= TOTAL_MEMORY);
     if (heap_now() > 0)
-        require(heap_now() <= session.heap + PEER_MEMORY + HEAP_SLACK);
+        require(heap_now() <= session.heap + heap_most());
     if (peer == NULL)
         return;
     require(window_sum(&peer->eager) + window_sum(&peer->unexpected_window) <= PEER_MEMORY);
@@ -311,8 +550,12 @@ static void read_all(void)
 {
     struct script_frame *frame;
     script_drive();
-    while ((frame = script_read(session.script)) != NULL)
+    while ((frame = script_read(session.script)) != NULL) {
+        if (frame->header.type == WIRE_UNEXPECTED &&
+            wire_tag_space(frame->header.tag) == SPACE_REQUEST)
+            session.numbers[session.numbers_read++ % SERVED] = (int32_t)frame->header.tag;
         free(frame);
+    }
 }
 
 /* It stalls, lets a few frames through, or continues. */
@@ -360,8 +603,14 @@ static void command(void)
     case 11:
         what & 16 ? send_raw() : test();
         break;
+    case 14:
+        what >> 4 == 0 ? send_frame(SPACE_PROGRAM) : call_command(what >> 4);
+        break;
+    case 15:
+        send_frame((enum wire_space)((what >> 4) % SPACES));
+        break;
     default:
-        send_frame();
+        send_frame(SPACE_PROGRAM);
         break;
     }
 }
@@ -375,6 +624,11 @@ static void start(void)
     require(bmi__settings_set("immediate=off,peer_memory=128K,total_memory=128K,spin_us=0,"
                               "cancel_grace_ms=60000,peer_timeout_ms=0") == 0);
     require(BMI_initialize(NULL, NULL, 0) == 0);
+    const struct bmi_rpc_service service = {.arrived = served_arrived,
+                                            .run = served_run,
+                                            .cancelled = served_cancelled,
+                                            .ended = served_ended};
+    require(bmi_rpc_register("s", &service) == 0);
 }
 
 static bool begin(void)
@@ -386,7 +640,9 @@ static bool begin(void)
                                       .unexpected_credit = 1000};
     memset(&session.operations, 0, sizeof session.operations);
     memset(session.fetched, 0, sizeof session.fetched);
-    session.posted = session.completed = 0;
+    session.posted = session.completed = session.calls = session.numbers_read = 0;
+    memset(session.numbers, 0, sizeof session.numbers);
+    session.calls_used = false;
     require(BMI_open_context(&session.context) == 0);
     session.script = script_accept(shape % 3);
     require(session.script != NULL);
@@ -402,6 +658,8 @@ static void end(void)
 {
     if (!session.script->down)
         script_cut(session.script, 0);
+    script_drive();
+    served_end();
     test();
     test();
     require(session.posted == session.completed);
