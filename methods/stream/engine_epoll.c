@@ -1,67 +1,82 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * engine_epoll.c - how the method learns that a socket has room to write.
+ * engine_epoll.c - the engine that asks which sockets are readable: the core's epoll set.
  *
- * The core's one epoll watches for data to read, level-triggered. A second epoll, the method's own,
- * watches for room, and the core's epoll watches the second one. A socket joins it when it is
- * dialled or full for the first time, edge-triggered, and stays. So there is no epoll_ctl per
- * message and no wake-up for room that no link needs. Another kind of engine (io_uring) would
- * replace this file and bytes.c.
+ * The link that received last, the hot one, is read by polling as well. After STREAM_HOT_READS such
+ * reads it leaves the epoll set until the poller blocks, or another link becomes the hot one: each
+ * arrival costs the sender's kernel some 0.13 us for a set on which no thread waits.
  */
-#include <sys/epoll.h>
-#include <unistd.h>
-
 #include "stream.h"
 
-enum { EVENTS = 64 };
-
-static void room_ready(struct bmi_watch *watch, uint32_t watch_events)
+static int epoll_watch(struct stream_link *link)
 {
-    struct stream_state *state = stream_container(watch, struct stream_state, room_watch);
-    struct epoll_event events[EVENTS];
-
-    (void)watch_events;
-    int count = epoll_wait(state->room_epoll, events, EVENTS, 0);
-    for (int i = 0; i < count; i++) {
-        struct stream_link *link = events[i].data.ptr;
-        if (link->phase == STREAM_DIALLING)
-            state->socket->dial_ready(link);
-        else if (link->phase == STREAM_SECURING)
-            stream_secure_room(link);
-        else
-            stream_send_room(link);
-    }
-}
-
-int stream_engine_start(struct stream_state *state)
-{
-    state->room_epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (state->room_epoll < 0)
-        return -errno;
-    state->room_watch.fd = state->room_epoll;
-    state->room_watch.ready = room_ready;
-    int error = bmi_method_watch_add(&state->room_watch, EPOLLIN);
-    if (error)
-        close(state->room_epoll);
+    int error = bmi_method_watch_add(&link->watch, STREAM_WATCHED);
+    link->watched = error == 0;
     return error;
 }
 
-void stream_engine_stop(struct stream_state *state)
+static void epoll_ignore(struct stream_link *link)
 {
-    bmi_method_watch_remove(&state->room_watch);
-    close(state->room_epoll);
+    struct stream_state *state = stream_state_of(link);
+
+    if (state->hot == link)
+        state->hot = NULL;
+    if (link->watched)
+        bmi_method_watch_remove(&link->watch);
+    link->watched = false;
 }
 
-int stream_engine_watch_room(struct stream_link *link)
+/* The hot link is watched again. */
+static void hot_watch(struct stream_state *state)
 {
-    struct epoll_event event = {.events = EPOLLOUT | EPOLLET, .data.ptr = link};
-    if (epoll_ctl(stream_state_of(link)->room_epoll, EPOLL_CTL_ADD, link->watch.fd, &event) < 0)
-        return -errno;
-    return 0;
+    struct stream_link *link = state->hot;
+
+    state->hot_reads = 0;
+    if (!link || link->watched)
+        return;
+    int error = epoll_watch(link);
+    if (error)
+        stream_link_end(link, error);
 }
 
-void stream_engine_forget(struct stream_link *link)
+void stream_hot_set(struct stream_link *link)
 {
-    struct epoll_event unused = {0};
-    epoll_ctl(stream_state_of(link)->room_epoll, EPOLL_CTL_DEL, link->watch.fd, &unused);
+    struct stream_state *state = stream_state_of(link);
+    hot_watch(state);
+    state->hot = link;
 }
+
+/* It was read by polling. */
+static void hot_read(struct stream_state *state)
+{
+    struct stream_link *link = state->hot;
+
+    if (!link || ++state->hot_reads < STREAM_HOT_READS || !link->watched)
+        return;
+    bmi_method_watch_remove(&link->watch);
+    link->watched = false;
+}
+
+static int epoll_progress(struct stream_state *state)
+{
+    if (!state->hot)
+        return 0;
+    int64_t bytes = stream_receive_poll(state->hot);
+    if (bytes > 0)
+        hot_read(state);
+    return bytes != 0;
+}
+
+static bool epoll_arm(struct stream_state *state)
+{
+    hot_watch(state);
+    return true;
+}
+
+const struct stream_engine stream_engine_epoll = {
+    .name = "epoll",
+    .watch = epoll_watch,
+    .ignore = epoll_ignore,
+    .progress = epoll_progress,
+    .arm = epoll_arm,
+};

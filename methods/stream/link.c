@@ -113,12 +113,11 @@ void stream_link_open(struct stream_link *link)
     if (socket->settle)
         socket->settle(link->watch.fd);
 
-    int error = bmi_method_watch_add(&link->watch, STREAM_WATCHED);
+    int error = stream_state_of(link)->engine->watch(link);
     if (error) {
         stream_link_end(link, error);
         return;
     }
-    link->watched = true;
     link->unread = link->layer != NULL; /* it may have read bytes behind the handshake */
     if (link->unread)
         stream_link_kick(link);
@@ -191,6 +190,8 @@ static void dial_start(struct stream_link *link)
 
 static void link_step(struct stream_link *link)
 {
+    const struct stream_engine *engine = stream_state_of(link)->engine;
+
     stream_lock(&link->send_lock);
     enum stream_phase phase = link->phase;
     enum stream_closing closing = link->closing;
@@ -206,6 +207,8 @@ static void link_step(struct stream_link *link)
         stream_link_end(link, end_status);
     } else if (closing == STREAM_CLOSE_NOW) {
         stream_link_end(link, 0);
+    } else if (failure && engine->settle && !engine->settle(link)) {
+        return; /* until all that the engine has received was taken */
     } else if (failure) {
         /* reads the data that the peer sent before it closed, perhaps why it did */
         int rest = stream_receive_rest(link);
@@ -245,19 +248,6 @@ static bool link_shut_down(struct stream_link *link, int *status, bool *was_up)
     return now;
 }
 
-/* Stops reading: after invalid bytes the following ones are invalid, too, and the engine would
- * report the stream's end again and again. */
-static void link_ignore(struct stream_link *link)
-{
-    struct stream_state *state = stream_state_of(link);
-
-    if (state->hot == link)
-        state->hot = NULL;
-    if (link->watched)
-        bmi_method_watch_remove(&link->watch);
-    link->watched = false;
-}
-
 void stream_link_dial_free(struct stream_link *link)
 {
     void *dial = link->dial;
@@ -279,7 +269,7 @@ static void link_release_socket(struct stream_link *link)
     if (link->layer)
         stream_bytes_of(link)->free(link);
     if (link->watch.fd >= 0) {
-        stream_engine_forget(link);
+        stream_room_forget(link);
         close(link->watch.fd);
         link->watch.fd = -1;
         stream_acceptor_resume(&state->acceptor);
@@ -312,7 +302,9 @@ void stream_link_end(struct stream_link *link, int status)
 {
     bool was_up = false;
     bool now = link_shut_down(link, &status, &was_up);
-    link_ignore(link);
+    /* After invalid bytes the following ones are invalid, too, and the engine would report the
+     * stream's end again and again. */
+    stream_state_of(link)->engine->ignore(link);
     if (!now)
         return;
 

@@ -11,11 +11,7 @@
  *
  * The read-ahead buffer is empty between two reads: all its bytes were taken, and a cut header is
  * kept in the link. A read that returns less than was asked for has emptied the socket: the link is
- * not read again until its watch reports bytes, or, if it is the hot one, until the poller polls.
- *
- * A link that was served for STREAM_HOT_READS reads by polling alone leaves the core's epoll set
- * until the poller blocks, or another link becomes the hot one: each arrival costs the sender's
- * kernel some 0.13 us for a set on which no thread waits.
+ * not read again until the engine reports bytes.
  */
 #include <sys/epoll.h>
 #include <time.h>
@@ -67,11 +63,12 @@ static bool closed(const struct stream_link *link)
 static void reading_plan(struct stream_link *link, struct reading *reading)
 {
     /* A large body is often followed by another one. */
-    bool exact = link->body_left > STREAM_AHEAD_BYTES ||
-                 atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
+    bool exact = stream_expects_large(link);
 
     reading->count = reading->wanted = reading->body = reading->in_list = 0;
     reading->to_ahead = !exact;
+    if (exact)
+        link->small_passes = 0;
     if (link->body_left > 0 && !closed(link))
         bmi_method_body_place(&link->base, &link->sink);
     if (link->body_left > 0)
@@ -260,13 +257,17 @@ static int read_once_locked(struct stream_link *link, int64_t *bytes)
     return (size_t)moved < reading.wanted ? PASS_DRAINED : PASS_MORE;
 }
 
-static void tally_tell(struct stream_link *link)
+/* A pass has brought so many bytes. */
+static void tally_tell(struct stream_link *link, int64_t bytes)
 {
+    uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
+    atomic_store_explicit(&link->base.bytes_in, before + (uint64_t)bytes, memory_order_relaxed);
+
     struct stream_state *state = stream_state_of(link);
     struct stream_tally tally = state->tally;
     state->tally = (struct stream_tally){0};
     stream_count(link, BMI_COUNT_READS, tally.reads);
-    stream_count(link, BMI_COUNT_BYTES_RECEIVED, tally.bytes);
+    stream_count(link, BMI_COUNT_BYTES_RECEIVED, bytes);
     if (tally.frames > 0)
         stream_count(link, BMI_COUNT_FRAMES_RECEIVED, tally.frames);
     if (tally.copies > 0) {
@@ -275,50 +276,9 @@ static void tally_tell(struct stream_link *link)
     }
 }
 
-/* ---- the hot link --------------------------------------------------------------------------- */
-
-/* The hot link is watched again. */
-static void hot_watch(struct stream_state *state)
-{
-    struct stream_link *link = state->hot;
-
-    state->hot_reads = 0;
-    if (!link || link->watched)
-        return;
-    int error = bmi_method_watch_add(&link->watch, STREAM_WATCHED);
-    if (error)
-        stream_link_end(link, error);
-    else
-        link->watched = true;
-}
-
-static void hot_set(struct stream_state *state, struct stream_link *link)
-{
-    hot_watch(state);
-    state->hot = link;
-}
-
-/* It was read by polling. */
-static void hot_read(struct stream_state *state)
-{
-    struct stream_link *link = state->hot;
-
-    if (++state->hot_reads < STREAM_HOT_READS || !link->watched)
-        return;
-    bmi_method_watch_remove(&link->watch);
-    link->watched = false;
-}
-
-bool stream_arm(void *argument)
-{
-    hot_watch(argument);
-    return true;
-}
-
 /* ---- passes --------------------------------------------------------------------------------- */
 
-/* Whether the pass that goes on has taken its time, which runs from the first call. */
-static bool pass_is_long(uint64_t *until_ns)
+bool stream_pass_is_long(uint64_t *until_ns)
 {
     uint64_t now_ns = bmi_method_now_ns();
     if (*until_ns == 0)
@@ -351,6 +311,13 @@ static void layer_follow(struct stream_link *link, int result)
     }
 }
 
+/* The status of a stream that ends here. */
+static int end_status(const struct stream_link *link)
+{
+    bool within = link->body_left > 0 || link->header_have > 0;
+    return within && !closed(link) ? -ECONNRESET : 0;
+}
+
 /* Reads up to `reads` times; up to STREAM_PASS_READS headers without a body are not counted.
  * `to_end`: the socket has failed or ended, so a short read does not stop. Returns PASS_MORE or
  * PASS_DRAINED, 0 at the stream's end, or an errno. */
@@ -374,23 +341,30 @@ static int receive_pass(struct stream_link *link, int reads, bool to_end, int64_
         if (!brought_header_only(link, *bytes - last) || headers++ >= STREAM_PASS_READS)
             reads--;
     } while (result == PASS_MORE && reads > 0 && *bytes < STREAM_PASS_BYTES &&
-             state->tally.frames < STREAM_PASS_FRAMES && !pass_is_long(&until_ns));
-    if (result == 0 && (link->body_left > 0 || link->header_have > 0) && !closed(link))
-        result = -ECONNRESET;
+             state->tally.frames < STREAM_PASS_FRAMES && !stream_pass_is_long(&until_ns));
+    if (result == 0)
+        result = end_status(link);
     stream_unlock(&link->receive_lock);
 
     if (*bytes > 0) {
-        uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
-        atomic_store_explicit(&link->base.bytes_in, before + (uint64_t)*bytes,
-                              memory_order_relaxed);
         if (state->hot != link)
-            hot_set(state, link);
-        state->tally.bytes += *bytes;
-        tally_tell(link);
+            stream_hot_set(link);
+        tally_tell(link, *bytes);
     }
     if (link->layer)
         layer_follow(link, result);
     return result;
+}
+
+/* Follows a pass: it may have been the link's last one, or the engine may find another way to
+ * receive. */
+static void pass_follow(struct stream_link *link, int result, int64_t bytes)
+{
+    const struct stream_engine *engine = stream_state_of(link)->engine;
+    if (result <= 0)
+        stream_link_end(link, result);
+    else if (bytes > 0 && engine->read)
+        engine->read(link);
 }
 
 void stream_receive_ready(struct bmi_watch *watch, uint32_t events)
@@ -404,8 +378,7 @@ void stream_receive_ready(struct bmi_watch *watch, uint32_t events)
         return;
     }
     int result = receive_pass(link, STREAM_PASS_READS, to_end, &bytes);
-    if (result <= 0)
-        stream_link_end(link, result);
+    pass_follow(link, result, bytes);
 }
 
 void stream_receive_more(struct stream_link *link)
@@ -416,8 +389,7 @@ void stream_receive_more(struct stream_link *link)
     if (link->phase != STREAM_UP)
         return;
     int result = receive_pass(link, STREAM_PASS_READS, false, &bytes);
-    if (result <= 0)
-        stream_link_end(link, result);
+    pass_follow(link, result, bytes);
 }
 
 int stream_receive_rest(struct stream_link *link)
@@ -431,20 +403,32 @@ int stream_receive_rest(struct stream_link *link)
     return result < 0 ? result : 0;
 }
 
-int stream_progress(void *argument)
+int64_t stream_receive_poll(struct stream_link *link)
 {
-    struct stream_state *state = argument;
-    struct stream_link *link = state->hot;
     int64_t bytes;
-
-    if (!link)
-        return 0;
     int result = receive_pass(link, link->layer ? STREAM_PASS_READS : 1, false, &bytes);
-    if (result <= 0)
+    pass_follow(link, result, bytes);
+    return result <= 0 ? -1 : bytes;
+}
+
+void stream_receive_given(struct stream_link *link, const uint8_t *bytes, size_t count)
+{
+    int result = 0;
+
+    stream_lock(&link->receive_lock);
+    closed_forget_body_locked(link);
+    if (link->body_left > 0 && !closed(link))
+        bmi_method_body_place(&link->base, &link->sink);
+    if (count > 0)
+        result = ahead_take(link, bytes, count);
+    else
+        result = end_status(link);
+    stream_unlock(&link->receive_lock);
+
+    stream_state_of(link)->tally.reads += count > 0;
+    tally_tell(link, (int64_t)count);
+    if (count == 0 || result < 0)
         stream_link_end(link, result);
-    else if (bytes > 0)
-        hot_read(state);
-    return bytes > 0 || result <= 0;
 }
 
 bool stream_retract(struct bmi_link *base, void *owner)

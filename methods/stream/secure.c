@@ -277,7 +277,7 @@ static void wait_for_room(struct stream_link *link)
     link->handshake->since_ns = bmi_method_now_ns();
     link->handshake->state = STEP_FULL;
     if (joins)
-        error = stream_engine_watch_room(link);
+        error = stream_room_watch(link);
     if (error)
         stream_link_end(link, error);
 }

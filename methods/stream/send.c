@@ -112,6 +112,7 @@ static void writing_do(struct stream_link *link, struct writing *writing)
     const struct stream_bytes *bytes = stream_bytes_of(link);
     struct bmi_frame *done = NULL;
     int64_t frames = 0;
+    stream_announce_large(link);
     writing->moved = bytes->write(link, writing->iov, writing->count);
 
     stream_lock(&link->send_lock);
@@ -151,7 +152,7 @@ static bool writing_goes_on_locked(struct stream_link *link, const struct writin
         link->blocked = true;
         if (!link->room_watched) {
             link->room_watched = true;
-            link->failure = stream_engine_watch_room(link);
+            link->failure = stream_room_watch(link);
         }
     } else if (writing->moved > 0) {
         *budget -= writing->moved;

@@ -29,7 +29,7 @@ void stream_dial_socket_locked(struct stream_link *link, int fd)
 
 int stream_dial_watch(struct stream_link *link)
 {
-    int error = stream_engine_watch_room(link); /* reports at once if the connection is
+    int error = stream_room_watch(link); /* reports at once if the connection is
                                                  * established already */
     if (error)
         stream_dial_close(link);
@@ -40,7 +40,7 @@ void stream_dial_close(struct stream_link *link)
 {
     if (link->watch.fd < 0)
         return;
-    stream_engine_forget(link);
+    stream_room_forget(link);
     stream_lock(&link->send_lock);
     close(link->watch.fd);
     link->watch.fd = -1;
@@ -113,13 +113,15 @@ int stream_listen(struct stream_state *state, int fd)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-int stream_method_start(size_t size, const struct stream_socket *socket, void **out)
+int stream_method_start(size_t size, const struct stream_socket *socket,
+                        const struct stream_engine *engine, void **out)
 {
     struct stream_state *state = calloc(1, size);
     int error = -ENOMEM;
     if (!state)
         return error;
     state->socket = socket;
+    state->engine = engine;
     state->counters = bmi_method_counters(socket->method);
     state->acceptor.method = socket->method;
     state->acceptor.accepted = accepted;
@@ -128,9 +130,13 @@ int stream_method_start(size_t size, const struct stream_socket *socket, void **
     if (!state->ahead)
         goto undo_state;
     state->scratch = state->ahead + STREAM_AHEAD_BYTES;
-    error = stream_engine_start(state);
+    error = stream_room_start(state);
     if (error)
         goto undo_ahead;
+    if (engine->start)
+        error = engine->start(state);
+    if (error)
+        goto undo_room;
     if (socket->bytes->start) {
         error = stream_secure_begin(&state->securing);
         if (error)
@@ -141,7 +147,10 @@ int stream_method_start(size_t size, const struct stream_socket *socket, void **
     return 0;
 
 undo_engine:
-    stream_engine_stop(state);
+    if (engine->stop)
+        engine->stop(state);
+undo_room:
+    stream_room_stop(state);
 undo_ahead:
     free(state->ahead);
 undo_state:
@@ -165,9 +174,23 @@ void stream_method_stop(void *argument)
     }
     if (layered)
         stream_secure_end(&state->securing);
-    stream_engine_stop(state);
+    if (state->engine->stop)
+        state->engine->stop(state);
+    stream_room_stop(state);
     free(state->ahead);
     free(state);
+}
+
+int stream_progress(void *argument)
+{
+    struct stream_state *state = argument;
+    return state->engine->progress(state);
+}
+
+bool stream_arm(void *argument)
+{
+    struct stream_state *state = argument;
+    return state->engine->arm(state);
 }
 
 int stream_option(void *state, struct bmi_link *base, int option, void *value, bool set)

@@ -80,6 +80,37 @@ enum stream_closing {
 } __attribute__((packed));
 
 struct stream_link;
+struct stream_state;
+
+/* How arriving bytes of links that are up reach them. A method starts with one engine; links with a
+ * layer need epoll's. The poller calls each function, with no lock held, except where said. An
+ * engine calls stream_receive_ready, _poll and _given, in the poller, with no lock held. */
+struct stream_engine {
+    const char *name;
+    /* 1. May be NULL. start returns 0 or an errno: then nothing is left. At stop no link is up. */
+    int (*start)(struct stream_state *state);
+    void (*stop)(struct stream_state *state);
+    /* 2. The link's bytes are received from now on. Returns 0 or an errno. */
+    int (*watch)(struct stream_link *link);
+    /* 3. They are not any more: bytes that the engine has are dropped. Also before a watch. */
+    void (*ignore)(struct stream_link *link);
+    /* 4. Makes the link read by system calls only. Returns whether it is; if not, the engine passes
+     * on what it has, and then kicks the link. NULL: it always is. */
+    bool (*settle)(struct stream_link *link);
+    /* 5. A frame is about to be written, and large bodies are expected: the engine makes sure that
+     * they go to their place without a copy. NULL: they do. Any thread, no send lock. */
+    void (*large)(struct stream_link *link);
+    /* 6. A pass of reads has brought bytes. NULL: nothing. */
+    void (*read)(struct stream_link *link);
+    /* 7. As bmi_method's. */
+    int (*progress)(struct stream_state *state);
+    bool (*arm)(struct stream_state *state);
+};
+
+extern const struct stream_engine stream_engine_epoll, stream_engine_uring;
+enum { STREAM_WHY = 160 };
+/* Whether this process can use stream_engine_uring; if not, `why` has the reason. Any thread. */
+bool stream_uring_usable(char why[STREAM_WHY]);
 
 /* How the bytes of links move. `stream_plain` is the socket itself; a method may put a layer
  * between frames and socket. write and `unsent` are the writer's (see above); the poller calls the
@@ -153,6 +184,8 @@ struct stream_link {
 
     /* Changed in the poller under send_lock; read in the poller or under send_lock. */
     enum stream_phase phase;
+    _Atomic uint8_t ring; /* the io_uring engine's, see there */
+    uint8_t small_passes; /* poller: passes of reads since a large body was expected */
 
     /* send_lock */
     struct bmi_lock send_lock;
@@ -201,7 +234,7 @@ struct stream_link {
 
 /* The counts of a receive pass, added to the core's counters once, at its end. */
 struct stream_tally {
-    int64_t frames, bytes, reads, copies, copied_bytes;
+    int64_t frames, reads, copies, copied_bytes;
 };
 
 /* The handshakes of a layer that are under way; see secure.c. */
@@ -222,7 +255,10 @@ struct stream_state {
     const struct stream_socket *socket;
     _Atomic int64_t *counters;
 
-    /* The engine (engine_epoll.c): sockets that may get room again. */
+    const struct stream_engine *engine;
+    struct stream_uring *uring; /* the io_uring engine's */
+
+    /* room.c: sockets that may get room again */
     int room_epoll;
     struct bmi_watch room_watch;
 
@@ -282,7 +318,8 @@ static inline void stream_count(const struct stream_link *link, enum bmi_method_
 
 /* Starts: makes the method's state of `size` bytes, zeroed, whose first member is struct
  * stream_state. Returns 0 or an errno: then nothing is left. */
-int stream_method_start(size_t size, const struct stream_socket *socket, void **state);
+int stream_method_start(size_t size, const struct stream_socket *socket,
+                        const struct stream_engine *engine, void **state);
 /* Stops, and frees the state. */
 void stream_method_stop(void *state);
 
@@ -390,17 +427,46 @@ int stream_receive_rest(struct stream_link *link);
  * be gone at return. */
 void stream_receive_more(struct stream_link *link);
 
+/* Reads the hot link. Poller, no lock; the link may be gone at return. Returns the bytes that came;
+ * -1: it has ended. */
+int64_t stream_receive_poll(struct stream_link *link);
+/* Takes bytes that the engine has received; a count of 0: the stream's end. Poller, no lock. */
+void stream_receive_given(struct stream_link *link, const uint8_t *bytes, size_t count);
+
+/* Whether the pass that goes on has taken its time, which runs from the first call. */
+bool stream_pass_is_long(uint64_t *until_ns);
+
+/* Whether the next bytes may be a large body's, which is not to be copied. Poller; another thread
+ * sees what the core expects. */
+static inline bool stream_expects_large(const struct stream_link *link)
+{
+    return link->body_left > STREAM_AHEAD_BYTES ||
+           atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0;
+}
+
+/* Frames are about to be written; one of them may make the peer send a large body. Any thread, no
+ * send_lock. */
+static inline void stream_announce_large(struct stream_link *link)
+{
+    const struct stream_engine *engine = stream_state_of(link)->engine;
+    if (engine->large && atomic_load_explicit(&link->base.large_expected, memory_order_relaxed) > 0)
+        engine->large(link);
+}
+
 static inline const struct stream_bytes *stream_bytes_of(const struct stream_link *link)
 {
     return stream_state_of(link)->socket->bytes;
 }
 
-/* engine_epoll.c */
-int stream_engine_start(struct stream_state *state);
-void stream_engine_stop(struct stream_state *state);
-/* Makes the engine call stream_send_room (or dial_ready) whenever the full socket gets room.
+/* engine_epoll.c: the link is the hot one from now on. Poller. */
+void stream_hot_set(struct stream_link *link);
+
+/* room.c */
+int stream_room_start(struct stream_state *state);
+void stream_room_stop(struct stream_state *state);
+/* Makes the poller call stream_send_room (or dial_ready) whenever the full socket gets room.
  * Called once for each socket. Any thread. */
-int stream_engine_watch_room(struct stream_link *link);
-void stream_engine_forget(struct stream_link *link);
+int stream_room_watch(struct stream_link *link);
+void stream_room_forget(struct stream_link *link);
 
 #endif

@@ -100,6 +100,8 @@ int tcp_option(void *state_argument, struct bmi_link *base, int option, void *va
         return value ? buffer_option(link, TCP_SEND_BUFFER, value, set) : -EINVAL;
     case BMI_TCP_BUFFER_RECEIVE_SIZE:
         return value ? buffer_option(link, TCP_RECEIVE_BUFFER, value, set) : -EINVAL;
+    case BMI_METHOD_CHOICE:
+        return set ? -EINVAL : tcp_choice(value);
     case BMI_TCP_GET_PORT:
         if (set || !value)
             return -EINVAL;

@@ -3,11 +3,16 @@
  * tcp.c - the tcp method: frames over TCP sockets, by methods/stream and methods/ip.
  */
 #include <linux/sockios.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 
 #include "tcp.h"
 
-static const struct bmi_setting_spec settings[] = {TCP_SETTINGS, {0}};
+static const struct bmi_setting_spec settings[] = {
+    TCP_SETTINGS,
+    {"tcp_engine", BMI_SETTING_TEXT, 0, 0, 0,
+     "how bytes are received: auto (now epoll), epoll, or io_uring"},
+    {0}};
 
 const struct bmi_option_default tcp_defaults[] = {{BMI_TCP_BUFFER_SEND_SIZE, "tcp_sndbuf"},
                                                   {BMI_TCP_BUFFER_RECEIVE_SIZE, "tcp_rcvbuf"},
@@ -31,9 +36,47 @@ static const struct stream_socket tcp_socket = {
     .delivered = tcp_delivered,
 };
 
+/* Sets the reason for the choice. Returns NULL for a bad setting. */
+static const struct stream_engine *engine_choose(char *reason, size_t size)
+{
+    const char *wanted = bmi_method_setting_text("tcp_engine");
+    char why[STREAM_WHY];
+
+    if (*wanted == '\0' || strcmp(wanted, "auto") == 0) {
+        snprintf(reason, size, "engine epoll, the default");
+    } else if (strcmp(wanted, "epoll") == 0) {
+        snprintf(reason, size, "engine epoll, as tcp_engine says");
+    } else if (strcmp(wanted, "io_uring") != 0) {
+        snprintf(reason, size, "tcp_engine is \"%s\", which is none of auto, epoll, io_uring",
+                 wanted);
+        return NULL;
+    } else if (stream_uring_usable(why)) {
+        snprintf(reason, size, "engine io_uring, as tcp_engine says");
+        return &stream_engine_uring;
+    } else {
+        snprintf(reason, size, "engine epoll, though tcp_engine says io_uring: %s", why);
+    }
+    return &stream_engine_epoll;
+}
+
+int tcp_choice(struct bmi_method_choice *choice)
+{
+    return engine_choose(choice->reason, sizeof(choice->reason)) ? 0 : -EINVAL;
+}
+
 static int tcp_start(void **out)
 {
-    return stream_method_start(sizeof(struct tcp_state), &tcp_socket, out);
+    char reason[2 * STREAM_WHY];
+    const struct stream_engine *engine = engine_choose(reason, sizeof(reason));
+    bool refused = engine == &stream_engine_epoll &&
+                   strcmp(bmi_method_setting_text("tcp_engine"), "io_uring") == 0;
+    bmi_method_log(!engine   ? BMI_LOG_ERROR
+                   : refused ? BMI_LOG_WARN
+                             : BMI_LOG_INFO,
+                   NULL, "tcp: %s", reason);
+    if (!engine)
+        return -EINVAL;
+    return stream_method_start(sizeof(struct tcp_state), &tcp_socket, engine, out);
 }
 
 void tcp_stop(void *argument)
@@ -46,7 +89,7 @@ void tcp_stop(void *argument)
 const struct bmi_method bmi__method_tcp = {
     .name = "bmi_tcp",
     .schemes = "tcp",
-    .description = "TCP sockets over IPv4 and IPv6, epoll",
+    .description = "TCP sockets over IPv4 and IPv6",
     .settings = settings,
     .defaults = tcp_defaults,
     .hosts = &ip_hosts,

@@ -52,6 +52,8 @@ static inline struct tcp_state *tcp_state_of(const struct stream_link *link)
 extern const struct bmi_option_default tcp_defaults[];
 bool tcp_delivered(int fd);
 void tcp_stop(void *state);
+/* BMI_METHOD_CHOICE: the engine, and why. */
+int tcp_choice(struct bmi_method_choice *choice);
 
 /* socket.c */
 /* Sets the buffer sizes of a link's socket, or (link NULL) of one that listens. The link's

@@ -56,7 +56,7 @@ static void tls_stop(void *argument)
 static int tls_start(void **out)
 {
     struct tls_state *state;
-    int error = stream_method_start(sizeof(*state), &tls_socket, out);
+    int error = stream_method_start(sizeof(*state), &tls_socket, &stream_engine_epoll, out);
     if (error)
         return error;
     state = *out;

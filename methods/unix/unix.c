@@ -126,7 +126,7 @@ static const struct stream_socket unix_socket = {
 
 static int unix_start(void **out)
 {
-    return stream_method_start(sizeof(struct unix_state), &unix_socket, out);
+    return stream_method_start(sizeof(struct unix_state), &unix_socket, &stream_engine_epoll, out);
 }
 
 static void unix_stop(void *state)
