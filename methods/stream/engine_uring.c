@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * engine_uring.c - the engine that asks for no readiness: the kernel receives small messages into
- * buffers that all links share, and reports them in a ring (io_uring).
+ * engine_uring.c - the engine that does not ask which sockets are readable: the kernel receives
+ * small messages into buffers that all links share, and reports them in a ring (io_uring).
  *
  * A link is served in one of two ways, by what it expects next:
  *   small messages  One request of the link stays in the ring and receives again and again
- *                   ("multishot"), each time into the next free buffer of the pool. Bytes are taken
- *                   out of it in the order of the completions, and the buffer goes back.
+ *                   ("multishot"), each time into the next free buffer of the pool. The poller takes
+ *                   the bytes in the order of the completions, and gives the buffer back.
  *   large bodies    The link is served as by the epoll engine: system calls read straight into the
  *                   user's memory. So no memory of the user is ever lent to the ring.
  * A link begins with small messages. A thread that writes while a large body is expected first
- * cancels the request, so that the body stays in the socket; the request's last completion makes the
- * poller watch the socket. After UNTIL_SMALL passes of reads without a large body it goes back.
+ * cancels the request, so the body stays in the socket. After the request's last completion the
+ * poller watches the socket. After UNTIL_SMALL passes of reads without a large body the link gets
+ * a request again.
  *
  * A request ends with its last completion: after a cancellation, without a free buffer, after the
- * death of the thread that submitted it, at the stream's end. Until then it holds a reference of the
+ * end of the thread that submitted it, at the stream's end. Until then it holds a reference of the
  * link. Only the poller makes requests and takes completions.
  *
- * `lock` guards the submission queue and changes of link->ring; innermost. The ring's descriptor is
- * in the core's epoll set, and wakes the poller.
+ * `lock` guards the submission queue and changes of link->ring; innermost. The ring's descriptor
+ * is in the core's epoll set, and wakes the poller.
  *
  * The child of a fork leaves its parent's ring alone. If it takes the connections over, those that
  * the ring served end, since the parent may have received bytes of theirs; new ones use epoll.

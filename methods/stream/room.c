@@ -3,8 +3,8 @@
  * room.c - how links learn that their sockets have room to write, with either engine.
  *
  * The core's one epoll watches a second one, the method's own, which watches sockets for room. A
- * socket joins it when it is dialled or full for the first time, edge-triggered, and stays. So there
- * is no epoll_ctl per message and no wake-up for room that no link needs.
+ * socket joins it when it is dialled or full for the first time, edge-triggered, and stays. So
+ * there is no epoll_ctl per message and no wake-up for room that no link needs.
  */
 #include <sys/epoll.h>
 #include <unistd.h>
