@@ -5,8 +5,8 @@
  *
  * A link is served in one of two ways, by what it expects next:
  *   small messages  One request of the link stays in the ring and receives again and again
- *                   ("multishot"), each time into the next free buffer of the pool. The poller takes
- *                   the bytes in the order of the completions, and gives the buffer back.
+ *                   ("multishot"), each time into the next free buffer of the pool. The poller
+ *                   takes the bytes in the order of completions, and gives the buffer back.
  *   large bodies    The link is served as by the epoll engine: system calls read straight into the
  *                   user's memory. So no memory of the user is ever lent to the ring.
  * A link begins with small messages. A thread that writes while a large body is expected first
@@ -19,7 +19,7 @@
  * link. Only the poller makes requests and takes completions.
  *
  * `lock` guards the submission queue and changes of link->ring; innermost. The ring's descriptor
- * is in the core's epoll set, and wakes the poller.
+ * is in the core's epoll set, and wakes the poller. So is the socket, for its end alone.
  *
  * The child of a fork leaves its parent's ring alone. If it takes the connections over, those that
  * the ring served end, since the parent may have received bytes of theirs; new ones use epoll.
@@ -46,7 +46,7 @@ enum {
     STOP_WAIT_S = 2
 };
 
-/* link->ring */
+/* link->ring; a request moves down this list only, and then to RING_NONE */
 enum {
     RING_NONE,    /* no request: read by system calls */
     RING_SMALL,   /* its request receives */
@@ -151,23 +151,51 @@ static bool request_make(struct stream_uring *uring, struct stream_link *link)
     return true;
 }
 
-/* Cancels a request if it receives. */
+/* Cancels a request if it receives. Any thread. */
 static void request_stop(struct stream_uring *uring, struct stream_link *link, uint8_t then)
 {
     stream_lock(&uring->lock);
-    if (atomic_load(&link->ring) == RING_SMALL)
-        request_cancel_locked(uring, link);
-    if (atomic_load(&link->ring) != RING_NONE)
+    uint8_t now = atomic_load(&link->ring);
+    if (now != RING_NONE && now < then)
         atomic_store(&link->ring, then);
+    if (now == RING_SMALL)
+        request_cancel_locked(uring, link);
     stream_unlock(&uring->lock);
 }
 
+/* The peer has ended its direction, or the connection: the next request sees that at once. */
+static void hangup_ready(struct bmi_watch *watch, uint32_t events)
+{
+    struct stream_link *link = stream_container(watch, struct stream_link, watch);
+    struct stream_uring *uring = stream_state_of(link)->uring;
+    (void)events;
+    stream_engine_epoll.ignore(link);
+    if (is_parents(uring))
+        stream_link_end(link, -ECONNRESET);
+    else
+        request_stop(uring, link, RING_STOPS);
+}
+
+static int watch_for(struct stream_link *link, void (*ready)(struct bmi_watch *, uint32_t),
+                     uint32_t events)
+{
+    if (link->watched && link->watch.ready == ready)
+        return 0;
+    stream_engine_epoll.ignore(link);
+    link->watch.ready = ready;
+    int error = bmi_method_watch_add(&link->watch, events);
+    link->watched = error == 0;
+    return error;
+}
+
+/* The end of the stream is watched beside the request: a kernel (6.18, for one) that receives the
+ * last bytes after it has seen the end does not look for the end again. */
 static int receive_somehow(struct stream_uring *uring, struct stream_link *link)
 {
     link->small_passes = 0;
     if (!is_parents(uring) && request_make(uring, link))
-        return 0;
-    return stream_engine_epoll.watch(link);
+        return watch_for(link, hangup_ready, EPOLLRDHUP);
+    return watch_for(link, stream_receive_ready, STREAM_WATCHED);
 }
 
 /* The request's reference is dropped by the caller. */
@@ -310,14 +338,8 @@ static void uring_large(struct stream_link *link)
     struct stream_uring *uring = stream_state_of(link)->uring;
 
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load(&link->ring) != RING_SMALL || is_parents(uring))
-        return;
-    stream_lock(&uring->lock);
-    if (atomic_load(&link->ring) == RING_SMALL) {
-        atomic_store(&link->ring, RING_STOPS);
-        request_cancel_locked(uring, link);
-    }
-    stream_unlock(&uring->lock);
+    if (atomic_load(&link->ring) == RING_SMALL && !is_parents(uring))
+        request_stop(uring, link, RING_STOPS);
 }
 
 static void uring_read(struct stream_link *link)
@@ -327,7 +349,8 @@ static void uring_read(struct stream_link *link)
     if (is_parents(uring) || atomic_load(&link->ring) != RING_NONE ||
         ++link->small_passes < UNTIL_SMALL)
         return;
-    stream_engine_epoll.ignore(link);
+    if (uring->state->hot == link)
+        uring->state->hot = NULL;
     int error = receive_somehow(uring, link);
     if (error)
         stream_link_end(link, error);
