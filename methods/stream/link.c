@@ -226,6 +226,13 @@ static void link_step(struct stream_link *link)
     }
 }
 
+/* Whether the status of the receive side is the cause of a write's failure: the peer's refusal, or
+ * the socket's error, which the kernel reports once. */
+static bool is_cause(int status, int failure)
+{
+    return status == -EACCES || (status != 0 && failure == -EPIPE);
+}
+
 /* Shuts the link down: from here on no thread queues, writes or reads. Returns false if a thread
  * is writing; it kicks the link later. Sets *status to the link's final status. */
 static bool link_shut_down(struct stream_link *link, int *status, bool *was_up)
@@ -239,7 +246,7 @@ static bool link_shut_down(struct stream_link *link, int *status, bool *was_up)
         *was_up = link->phase == STREAM_UP;
         if (link->closing == STREAM_CLOSE_NOW)
             *status = 0;
-        else if (link->failure && *status != -EACCES) /* the peer's refusal is its cause */
+        else if (link->failure && !is_cause(*status, link->failure))
             *status = link->failure;
         link->phase = STREAM_DOWN;
         now = true;
