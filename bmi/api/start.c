@@ -346,11 +346,11 @@ static void stop(void)
     bmi__services_stop();
     bmi__failure_stop();
     bmi__timers_forget();
-    bmi__exchanges_free(); /* their timers are forgotten */
-    bmi__calls_stop();
     bmi__background_end();
     bmi__reporter_stop();
     bmi__progress_stop();
+    bmi__exchanges_free(); /* their timers and steps are forgotten */
+    bmi__calls_stop();
     bmi__unexpected_stop();
     bmi__addresses_free();
     bmi__matching_stop();

@@ -136,7 +136,7 @@ static bool request_make(struct stream_uring *uring, struct stream_link *link)
     bool made = false;
     stream_lock(&uring->lock);
     atomic_store(&link->ring, RING_SMALL);
-    atomic_thread_fence(memory_order_seq_cst);
+    bmi_fence();
     if (!stream_expects_large(link))
         made = request_make_locked(uring, link);
     if (!made)
@@ -337,7 +337,7 @@ static void uring_large(struct stream_link *link)
 {
     struct stream_uring *uring = stream_state_of(link)->uring;
 
-    atomic_thread_fence(memory_order_seq_cst);
+    bmi_fence();
     if (atomic_load(&link->ring) == RING_SMALL && !is_parents(uring))
         request_stop(uring, link, RING_STOPS);
 }
