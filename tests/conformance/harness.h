@@ -24,7 +24,8 @@
 
 enum { ROLES = 4, SENDER = 0, RECEIVER = 1, FAILURES = 16 };
 enum { KIB = 1024, MIB = 1024 * 1024 };
-#define GIB ((bmi_size_t)1024 * MIB)
+/* Beyond what 31 bits hold; whole pieces of 3 MIB. */
+#define OVER_2_GIB ((bmi_size_t)2049 * MIB)
 
 /* Which roles and arrangements a case runs in. */
 enum {
