@@ -70,7 +70,7 @@ static void call_post(struct forward *forward)
                         .buffer = forward->call,
                         .user_ptr = forward,
                         .internal = &calls_context};
-    bool cancelled = bmi_rpc_is_cancelled(forward->request);
+    bool cancelled = !bmi__running() || bmi_rpc_is_cancelled(forward->request);
     int status = cancelled ? BMI__CANCELLED : bmi__post(&post, &forward->id);
     if (status >= 0)
         forward->call = NULL;

@@ -551,6 +551,8 @@ struct bmi_message *bmi__message_again(const struct bmi_message *from)
 
 void bmi__message_restore(struct bmi_message *from)
 {
+    if (htole16(1) == 1)
+        return; /* numbers_convert changes nothing */
     for (uint8_t *at = from->stream; at < from->cursor;) {
         struct piece piece = description_read(at);
         size_t here = piece.kind == PIECE_CHEAPER ? 0 : (size_t)piece.size;

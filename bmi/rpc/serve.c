@@ -626,13 +626,21 @@ static void request_step(struct bmi_deferred *work)
     }
 }
 
+/* The service may have ended the request since its cancel was noticed. */
+static bool is_with_service(struct bmi_rpc_request *request)
+{
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    bool is = request->stage == RUNNING || request->stage == DEFERRED;
+    bmi__exchange_unlock(peer);
+    return is;
+}
+
 static void request_late(struct bmi_deferred *late)
 {
     struct bmi_rpc_request *request = (struct bmi_rpc_request *)bmi__exchange_of_late(late);
     unsigned work = request->exchange.late_work;
     request->exchange.late_work = 0;
-    /* the service may have ended the request meanwhile */
-    if ((work & LATE_CANCELLED) && !request->exchange.over && !atomic_load(&request->taken))
+    if ((work & LATE_CANCELLED) && !request->exchange.over && is_with_service(request))
         request->service->calls.cancelled(request);
     if ((work & LATE_FORWARD) && !request->exchange.over)
         request->forwarding->cancel(request->forwarding);

@@ -129,6 +129,21 @@ static void request_cancel_locked(struct stream_uring *uring, struct stream_link
     io_uring_register_sync_cancel(&uring->ring, &cancel);
 }
 
+/* A request that the kernel has not taken would act on the next socket of the same number. */
+static void request_forget_locked(struct stream_uring *uring, const struct stream_link *link)
+{
+    const struct io_uring_sq *queue = &uring->ring.sq;
+    stream_assert_locked(&uring->lock);
+    for (unsigned at = queue->sqe_tail - io_uring_sq_ready(&uring->ring); at != queue->sqe_tail;
+         at++) {
+        struct io_uring_sqe *entry = &queue->sqes[at & queue->ring_mask];
+        if (entry->user_data != (uintptr_t)link)
+            continue;
+        io_uring_prep_nop(entry);
+        io_uring_sqe_set_data64(entry, (uintptr_t)link);
+    }
+}
+
 /* Makes the link's request, unless it expects large bodies. `large` in another thread counts what
  * is expected, then looks for the request. */
 static bool request_make(struct stream_uring *uring, struct stream_link *link)
@@ -160,6 +175,8 @@ static void request_stop(struct stream_uring *uring, struct stream_link *link, u
         atomic_store(&link->ring, then);
     if (now == RING_SMALL)
         request_cancel_locked(uring, link);
+    if (then == RING_IGNORED)
+        request_forget_locked(uring, link);
     stream_unlock(&uring->lock);
 }
 

@@ -16,7 +16,10 @@
 
 #include "stream.h"
 
-enum { LINGER_WAIT_MAX_MS = 64 };
+enum {
+    LINGER_WAIT_MAX_MS = 64, /* between two looks */
+    LINGER_LAST_MS = 128     /* while the peer's end is awaited the waits grow to this: some 6 s */
+};
 
 static void link_step(struct stream_link *link);
 
@@ -157,27 +160,35 @@ static bool layer_ended(struct stream_link *link)
 }
 
 /* All is written. Our direction is ended; the socket is closed when the peer's kernel has
- * everything, since closing one that holds unread data would reset the connection under it. */
+ * everything, since closing one that holds unread data would reset the connection under it. Where
+ * the socket does not tell when it has written all, the peer closes first: its end of the stream
+ * ends the link. */
 static void link_linger(struct stream_link *link)
 {
     const struct stream_socket *socket = stream_state_of(link)->socket;
+    const struct stream_bytes *bytes = stream_bytes_of(link);
 
     if (!layer_ended(link))
         return;
+    bool peer_first = bytes->peer_first && bytes->peer_first(link);
     if (!link->shut) {
         stream_lock(&link->send_lock);
         link->shut = true;
         stream_unlock(&link->send_lock);
-        shutdown(link->watch.fd, SHUT_WR);
+        if (!peer_first)
+            shutdown(link->watch.fd, SHUT_WR);
         link->linger_wait_ms = 1;
     }
-    if (!socket->delivered || socket->delivered(link->watch.fd)) {
+    if (peer_first ? link->linger_wait_ms >= LINGER_LAST_MS
+                   : !socket->delivered || socket->delivered(link->watch.fd)) {
         stream_link_end(link, 0);
         return;
     }
     bmi_method_timer_set(&link->timer, link->linger_wait_ms);
     if (link->linger_wait_ms < LINGER_WAIT_MAX_MS)
         link->linger_wait_ms = (uint8_t)(link->linger_wait_ms * 2);
+    else if (peer_first)
+        link->linger_wait_ms++;
 }
 
 static void dial_start(struct stream_link *link)
@@ -190,8 +201,6 @@ static void dial_start(struct stream_link *link)
 
 static void link_step(struct stream_link *link)
 {
-    const struct stream_engine *engine = stream_state_of(link)->engine;
-
     stream_lock(&link->send_lock);
     enum stream_phase phase = link->phase;
     enum stream_closing closing = link->closing;
@@ -202,7 +211,8 @@ static void link_step(struct stream_link *link)
     stream_unlock(&link->send_lock);
 
     if (phase == STREAM_DOWN)
-        return;
+        return; /* the method may have stopped */
+    const struct stream_engine *engine = stream_state_of(link)->engine;
     if (ending) {
         stream_link_end(link, end_status);
     } else if (closing == STREAM_CLOSE_NOW) {

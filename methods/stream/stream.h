@@ -139,7 +139,10 @@ struct stream_bytes {
     bool (*unread)(struct stream_link *link);
     /* 6. Queues the end of our direction, which becomes `unsent`. */
     void (*end)(struct stream_link *link);
-    /* 7. Frees link->layer; writes what can be written at once. The socket is still open. No other
+    /* 7. Whether the peer has to close first, since the socket does not tell when it has written
+     * everything. NULL: it does tell. */
+    bool (*peer_first)(const struct stream_link *link);
+    /* 8. Frees link->layer; writes what can be written at once. The socket is still open. No other
      * thread uses the link. */
     void (*free)(struct stream_link *link);
 };

@@ -83,9 +83,9 @@ static int bio_read(BIO *bio, char *to, size_t size, size_t *have)
             moved = recv(tls->link->watch.fd, to, size, MSG_DONTWAIT);
         while (moved < 0 && errno == EINTR);
         if (moved < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
-            tls->read_error = -errno;
+            tls->socket_error = -errno;
         else if (moved == 0)
-            tls->read_error = -ECONNRESET; /* without the announcement of the end */
+            tls->socket_error = -ECONNRESET; /* without the announcement of the end */
     }
     if (moved > 0) {
         tls->read_any = true;
@@ -93,7 +93,7 @@ static int bio_read(BIO *bio, char *to, size_t size, size_t *have)
         *have = (size_t)moved;
         return 1;
     }
-    if (tls->read_error == 0)
+    if (tls->socket_error == 0)
         BIO_set_retry_read(bio);
     *have = 0;
     return 0;
@@ -132,8 +132,12 @@ static int bio_write(BIO *bio, const char *from, size_t size, size_t *written)
 {
     BIO_clear_retry_flags(bio);
     if (tls_kernel_has_key(BIO_next(bio))) {
+        struct tls_link *tls = BIO_get_data(bio);
         int result = tls_kernel_write(BIO_next(bio), from, size, written);
+        int error = errno;
         BIO_copy_next_retry(bio);
+        if (result != 1 && !BIO_should_retry(bio))
+            tls->socket_error = -error;
         return result;
     }
     if (!out_append_locked(BIO_get_data(bio), from, size))
@@ -154,6 +158,8 @@ static long flush_locked(BIO *bio, struct tls_link *tls)
     }
     if (error == -EAGAIN)
         BIO_set_retry_write(bio);
+    else
+        tls->socket_error = error;
     return error == 0;
 }
 
@@ -188,14 +194,6 @@ static BIO *bio_make(struct tls_link *tls)
         return NULL;
     BIO_set_data(bio, tls);
     BIO_set_init(bio, 1);
-    if (bmi_method_setting("tls_kernel_send")) {
-        BIO *socket = tls_kernel_socket(tls);
-        if (!socket) {
-            BIO_free(bio);
-            return NULL;
-        }
-        BIO_push(bio, socket);
-    }
     return bio;
 }
 
@@ -232,6 +230,25 @@ static bool expect_host(struct tls_link *tls)
     return SSL_set1_host(tls->ssl, host) == 1 && SSL_set_tlsext_host_name(tls->ssl, host) == 1;
 }
 
+/* One for both directions, or two where the kernel is to send. */
+static bool bios_make(struct tls_link *tls)
+{
+    BIO *in = bio_make(tls), *out = in;
+    if (in && bmi_method_setting("tls_kernel_send")) {
+        out = bio_make(tls);
+        SSL_set_options(tls->ssl, SSL_OP_ENABLE_KTLS);
+        if (out && !tls_kernel_add(out, tls)) {
+            BIO_free(out);
+            out = NULL;
+        }
+    }
+    if (in && out)
+        SSL_set_bio(tls->ssl, in, out);
+    else
+        BIO_free(in);
+    return in && out;
+}
+
 /* Returns 0 or an errno. */
 static int ssl_make(struct tls_link *tls)
 {
@@ -240,13 +257,9 @@ static int ssl_make(struct tls_link *tls)
         return -EACCES;
     tls->ssl = SSL_new(context);
     SSL_CTX_free(context);
-    BIO *bio = tls->ssl ? bio_make(tls) : NULL;
-    if (!bio)
+    if (!tls->ssl || !bios_make(tls))
         return -ENOMEM;
-    SSL_set_bio(tls->ssl, bio, bio);
     SSL_set_app_data(tls->ssl, tls);
-    if (BIO_next(bio))
-        SSL_set_options(tls->ssl, SSL_OP_ENABLE_KTLS);
     if (tls->role == TLS_SERVER)
         SSL_set_accept_state(tls->ssl);
     else
@@ -269,7 +282,7 @@ static int handshake_done(struct tls_link *tls)
     stream_count(tls->link, BMI_COUNT_HANDSHAKES, 1);
     stream_count(tls->link, BMI_COUNT_HANDSHAKES_RESUMED, tls->resumed);
     SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD);
-    tls->kernel_sends = tls_kernel_has_key(BIO_next(SSL_get_rbio(tls->ssl)));
+    tls->kernel_sends = tls_kernel_has_key(BIO_next(SSL_get_wbio(tls->ssl)));
     bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s%s)", base->host ? base->host : "?",
                    (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
                    SSL_get_cipher_name(tls->ssl), tls->resumed ? ", resumed" : "",
@@ -405,13 +418,32 @@ static ssize_t encrypt_locked(struct tls_link *tls, struct plain *plain)
     return (ssize_t)done;
 }
 
+/* Announces the end of our direction. With the kernel's key the announcement goes to the socket at
+ * once, or, if that is full, with the next write. */
+static void tls_end(struct stream_link *link)
+{
+    struct tls_link *tls = tls_link_of(link);
+    bmi_lock_take(&tls->lock);
+    ERR_clear_error();
+    int result = SSL_shutdown(tls->ssl);
+    atomic_store(&tls->end_waits, tls->kernel_sends && result < 0 &&
+                                      SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_WRITE);
+    ERR_clear_error();
+    bmi_lock_give(&tls->lock);
+}
+
 static ssize_t tls_write(struct stream_link *link, struct iovec *iov, size_t count)
 {
     struct tls_link *tls = tls_link_of(link);
     struct plain plain = {.iov = iov, .count = count};
     ssize_t all = 0, part;
-    if (tls->kernel_sends)
+    if (tls->kernel_sends && count > 0)
         return tls_kernel_send(link, iov, count);
+    if (tls->kernel_sends) {
+        if (atomic_load(&tls->end_waits))
+            tls_end(link);
+        return 0;
+    }
     int error = sending_write(tls);
     if (error)
         return error;
@@ -431,7 +463,8 @@ static ssize_t tls_write(struct stream_link *link, struct iovec *iov, size_t cou
 static bool tls_unsent(const struct stream_link *link)
 {
     const struct tls_link *tls = tls_link_of(link);
-    return tls && (atomic_load(&tls->any_sending) || atomic_load(&tls->any_out));
+    return tls && (atomic_load(&tls->any_sending) || atomic_load(&tls->any_out) ||
+                   atomic_load(&tls->end_waits));
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -485,14 +518,10 @@ static bool tls_unread(struct stream_link *link)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-static void tls_end(struct stream_link *link)
+/* The peer closes first. */
+static bool tls_peer_first(const struct stream_link *link)
 {
-    struct tls_link *tls = tls_link_of(link);
-    bmi_lock_take(&tls->lock);
-    ERR_clear_error();
-    SSL_shutdown(tls->ssl);
-    ERR_clear_error();
-    bmi_lock_give(&tls->lock);
+    return tls_link_of(link)->kernel_sends;
 }
 
 static void tls_free(struct stream_link *link)
@@ -524,5 +553,6 @@ const struct stream_bytes tls_bytes = {
     .unsent = tls_unsent,
     .unread = tls_unread,
     .end = tls_end,
+    .peer_first = tls_peer_first,
     .free = tls_free,
 };

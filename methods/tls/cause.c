@@ -101,7 +101,7 @@ void tls_cause_log(const struct tls_link *tls, const char *text)
 int tls_cause_locked(struct tls_link *tls)
 {
     char text[256];
-    int error = tls->read_error;
+    int error = tls->socket_error;
     if (error) {
         ERR_clear_error();
         if (SSL_is_init_finished(tls->ssl))

@@ -2,13 +2,18 @@
  *
  * kernel.c - sending by kernel TLS: the kernel encrypts the bytes that are written to the socket.
  *
- * OpenSSL hands the key of a direction to a socket BIO (SSL_OP_ENABLE_KTLS). The link's BIO has one
- * behind it for that: it passes on every control command, and, once the kernel has the key, what
- * OpenSSL itself sends (tickets, alerts). Frames go straight to the socket. Where the kernel does
- * not take the key, OpenSSL encrypts as without the setting.
+ * OpenSSL hands the key of a direction to a socket BIO (SSL_OP_ENABLE_KTLS). The link's BIO for
+ * writing has one behind it for that: it passes on every control command, and, once the kernel has
+ * the key, what OpenSSL itself sends (tickets, alerts). Frames go straight to the socket. Where the
+ * kernel does not take the key, OpenSSL encrypts as without the setting. Reading has a BIO of its
+ * own, without a socket BIO, since later versions of OpenSSL hand over the key of that direction,
+ * too.
  *
  * The key cannot be replaced (Linux can since 6.14, OpenSSL 3.0 does not), so a connection ends
- * after tls_key_records records; the next one has a new key. Receiving stays OpenSSL's.
+ * after tls_key_records records; the next one has a new key.
+ *
+ * The kernel takes a record whole, and does not tell how much of it the socket has sent. So a
+ * connection that is closed waits for the peer's end of the stream.
  */
 #include <signal.h>
 #include <time.h>
@@ -17,9 +22,12 @@
 
 enum { RECORD = 16384 };
 
-BIO *tls_kernel_socket(const struct tls_link *tls)
+bool tls_kernel_add(BIO *bio, const struct tls_link *tls)
 {
-    return BIO_new_socket(tls->link->watch.fd, BIO_NOCLOSE);
+    BIO *socket = BIO_new_socket(tls->link->watch.fd, BIO_NOCLOSE);
+    if (socket)
+        BIO_push(bio, socket);
+    return socket;
 }
 
 bool tls_kernel_has_key(BIO *socket)
@@ -37,9 +45,11 @@ int tls_kernel_write(BIO *socket, const char *from, size_t size, size_t *written
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, &pipe, &before);
     int result = BIO_write_ex(socket, from, size, written);
+    int error = errno;
     while (!sigismember(&pending, SIGPIPE) && sigtimedwait(&pipe, NULL, &now) < 0 && errno == EINTR)
         ;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
     return result;
 }
 

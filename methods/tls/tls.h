@@ -46,15 +46,16 @@ struct tls_link {
     struct tls_making *making;  /* during the handshake: its step's */
     struct bmi_lock lock;
     uint32_t records;                 /* lock; writer if kernel_sends. Sent with this key */
-    int read_error;                   /* lock: of the socket; 0: none */
+    int socket_error;                 /* lock: of the socket; 0: none */
     int status;                       /* poller: as of a read, if `over` */
     bool read_any : 1;                /* lock: the socket gave a byte at all */
     bool read_short : 1;              /* lock: it gave less than asked for */
     atomic_bool any_out, any_sending; /* whether these hold anything */
     bool unread;                      /* poller: more can be read without the socket's report */
     bool over;                        /* poller: reading has ended, with `status` */
-    bool resumed;                     /* by a ticket; set once, before the link is up */
-    bool kernel_sends;                /* it has the key; set once, before the link is up */
+    atomic_bool end_waits;            /* for room: the announcement of our end, the kernel's */
+    /* set once, before the link is up: by a ticket; the kernel has the key */
+    bool resumed : 1, kernel_sends : 1;
     enum tls_role role;
 };
 
@@ -129,11 +130,13 @@ bool tls_sessions_open(SSL_CTX *context, enum tls_role role);
 void tls_session_begin(SSL *ssl);
 
 /* kernel.c */
-/* Makes the BIO by which OpenSSL hands the key to the kernel; NULL: no memory. */
-BIO *tls_kernel_socket(const struct tls_link *tls);
+/* Puts behind a BIO the one by which OpenSSL hands the key to the kernel. Returns false without
+ * memory. */
+bool tls_kernel_add(BIO *bio, const struct tls_link *tls);
 /* Whether the kernel has taken the key for sending. `socket` may be NULL. */
 bool tls_kernel_has_key(BIO *socket);
-/* Writes bytes that belong to no frame to such a BIO, without SIGPIPE. Returns as BIO_write_ex. */
+/* Writes bytes that belong to no frame to such a BIO, without SIGPIPE. Returns as BIO_write_ex, and
+ * sets errno. */
 int tls_kernel_write(BIO *socket, const char *from, size_t size, size_t *written);
 /* Sends frames, as the `write` of struct stream_bytes. The writer. */
 ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t count);

@@ -21,7 +21,7 @@ expect "the kernel has sent for no connection yet" [ "$(connections)" -eq 0 ]
 title tls_conformance
 if [ "${1:-}" != all ]; then
   set -- "Functions: statistics of small" "Post: zero-length m" "sizes around every threshold, both" \
-    "in order, bounded" "a peer dies" "CLOSE_SOCKET" "RPC: one-way"
+    "in order, bounded" "come and go" "a peer dies" "CLOSE_SOCKET" "RPC: one-way"
 else
   shift
 fi
