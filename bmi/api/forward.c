@@ -133,8 +133,7 @@ int bmi_rpc_forward(struct bmi_rpc_request *request, BMI_addr_t server, const ch
                     const struct bmi_rpc_options *options)
 {
     struct forward *forward;
-    if (request == NULL || !bmi__running() ||
-        (options != NULL && (options->timeout_ms < 0 || options->reply_max < 0)))
+    if (request == NULL || !bmi__running())
         return -BMI_EINVAL;
     int status = forward_make(request, server, service, options, &forward);
     if (status < 0)

@@ -15,8 +15,6 @@ int bmi_rpc_call(bmi_op_id_t *id, BMI_addr_t server, const char *service,
 {
     struct call *call = NULL;
     int status = id != NULL && bmi__running() ? 0 : -BMI_EINVAL;
-    if (status == 0 && options != NULL && (options->timeout_ms < 0 || options->reply_max < 0))
-        status = -BMI_EINVAL;
     if (id != NULL)
         *id = 0;
     if (status == 0)

@@ -161,6 +161,8 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
         return -BMI_EINVAL;
     if (strnlen(service, BMI_RPC_NAME_MAX) == BMI_RPC_NAME_MAX)
         return -BMI_ENAMETOOLONG;
+    if (options != NULL && (options->timeout_ms < 0 || options->reply_max < 0))
+        return -BMI_EINVAL;
     int status = request != NULL ? bmi__message_close(request) : 0;
     if (status < 0)
         return status;
