@@ -36,12 +36,15 @@ static const struct stream_socket tcp_socket = {
     .delivered = tcp_delivered,
 };
 
-/* Sets the reason for the choice. Returns NULL for a bad setting. */
-static const struct stream_engine *engine_choose(char *reason, size_t size)
+/* Sets the reason for the choice, and the level at which it is logged. Returns NULL for a bad
+ * setting. */
+static const struct stream_engine *engine_choose(char *reason, size_t size,
+                                                 enum bmi_log_level *level)
 {
     const char *wanted = bmi_method_setting_text("tcp_engine");
     char why[STREAM_WHY];
 
+    *level = BMI_LOG_INFO;
     if (*wanted == '\0' || strcmp(wanted, "auto") == 0) {
         snprintf(reason, size, "engine epoll, the default");
     } else if (strcmp(wanted, "epoll") == 0) {
@@ -49,31 +52,30 @@ static const struct stream_engine *engine_choose(char *reason, size_t size)
     } else if (strcmp(wanted, "io_uring") != 0) {
         snprintf(reason, size, "tcp_engine is \"%s\", which is none of auto, epoll, io_uring",
                  wanted);
+        *level = BMI_LOG_ERROR;
         return NULL;
     } else if (stream_uring_usable(why)) {
         snprintf(reason, size, "engine io_uring, as tcp_engine says");
         return &stream_engine_uring;
     } else {
         snprintf(reason, size, "engine epoll, though tcp_engine says io_uring: %s", why);
+        *level = BMI_LOG_WARN;
     }
     return &stream_engine_epoll;
 }
 
 int tcp_choice(struct bmi_method_choice *choice)
 {
-    return engine_choose(choice->reason, sizeof(choice->reason)) ? 0 : -EINVAL;
+    enum bmi_log_level level;
+    return engine_choose(choice->reason, sizeof(choice->reason), &level) ? 0 : -EINVAL;
 }
 
 static int tcp_start(void **out)
 {
     char reason[2 * STREAM_WHY];
-    const struct stream_engine *engine = engine_choose(reason, sizeof(reason));
-    bool refused = engine == &stream_engine_epoll &&
-                   strcmp(bmi_method_setting_text("tcp_engine"), "io_uring") == 0;
-    bmi_method_log(!engine   ? BMI_LOG_ERROR
-                   : refused ? BMI_LOG_WARN
-                             : BMI_LOG_INFO,
-                   NULL, "tcp: %s", reason);
+    enum bmi_log_level level;
+    const struct stream_engine *engine = engine_choose(reason, sizeof(reason), &level);
+    bmi_method_log(level, NULL, "tcp: %s", reason);
     if (!engine)
         return -EINVAL;
     return stream_method_start(sizeof(struct tcp_state), &tcp_socket, engine, out);
