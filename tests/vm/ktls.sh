@@ -21,7 +21,7 @@ expect "the kernel has sent for no connection yet" [ "$(connections)" -eq 0 ]
 title tls_conformance
 if [ "${1:-}" != all ]; then
   set -- "Functions: statistics of small" "Post: zero-length m" "sizes around every threshold, both" \
-    "in order, bounded" "come and go" "a peer dies" "CLOSE_SOCKET" "RPC: one-way"
+    "in order, bounded" "come and go" "before its end" "a peer dies" "CLOSE_SOCKET" "RPC: one-way"
 else
   shift
 fi
@@ -31,9 +31,11 @@ expect "the kernel sent, for $(connections) connections" [ "$(connections)" -gt 
 
 title "the end of a key"
 export BMI_TLS_KEY_RECORDS=50
-bmi-bench --role server --method tls --listen tls://127.0.0.1:3334 2>/tmp/log &
+bmi-bench --role server --method tls --listen tls://127.0.0.1:3334 >/tmp/listening 2>/tmp/log &
 server=$!
-sleep 2
+until [ -s /tmp/listening ] || ! kill -0 $server; do # it prints its address
+  usleep 50000
+done
 bmi-ping -c 100 -i 0.01 -W 20 tls://127.0.0.1:3334 >/tmp/output 2>&1
 tail -n 3 /tmp/output
 cat /tmp/log
