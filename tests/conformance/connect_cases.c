@@ -259,6 +259,42 @@ static void come_and_go(struct rank *rank)
     rank_stop(rank);
 }
 
+/* The receiver takes nothing until all sends are posted; the sender ends when they are done. */
+static void sent_before_the_end(struct rank *rank)
+{
+    enum { COUNT = 60, SIZE = 12000 };
+    struct op ops[COUNT];
+    char *memory = memory_take(rank, COUNT * SIZE);
+    if (rank->role == SENDER) {
+        rank_read_idle(rank, RECEIVER, rank->peer_url, sizeof rank->peer_url);
+        rank_start_client(rank);
+        rank->peer = rank_look_up(rank, rank->peer_url);
+        rank_hello_send(rank);
+        pattern_fill(memory, COUNT * SIZE, 9);
+        for (int i = 0; i < COUNT; i++)
+            op_send_unexpected(rank, &ops[i], memory + i * SIZE, SIZE, i);
+        rank_signal(rank, RECEIVER);
+        for (int i = 0; i < COUNT; i++)
+            op_finish(rank, &ops[i], SIZE);
+    } else {
+        char byte;
+        rank_start_server(rank, NULL, 0);
+        rank_write(rank, SENDER, rank->listen, sizeof rank->listen);
+        rank_hello_receive(rank);
+        rank_read_idle(rank, SENDER, &byte, 1);
+        for (int i = 0; i < COUNT; i++) {
+            struct BMI_unexpected_info info;
+            unexpected_take(rank, &info);
+            NEED_STATUS(rank, info.error_code, 0);
+            CHECK(rank, info.tag == i && info.size == SIZE &&
+                            pattern_holds_from(info.buffer, SIZE, 9, (bmi_size_t)i * SIZE));
+            unexpected_give_back(rank, &info);
+        }
+    }
+    rank_stop(rank);
+    memory_give_back(memory);
+}
+
 /* The peer's library answers, while its program waits for something else. */
 static void pinged(struct rank *rank)
 {
@@ -294,5 +330,7 @@ const struct conformance_case connect_cases[] = {
     {SECTION, .name = "BMI_REAP_IDLE", .run = reaped, .where = BOTH_LISTEN},
     {SECTION, .name = "BMI_REAP_IDLE, of later", .run = reaped_later, .where = BOTH_LISTEN},
     {SECTION, .name = "clients come and go", .run = come_and_go, .where = CAST, .roles = 2},
+    {SECTION, .name = "messages that a process sent before its end arrive",
+     .run = sent_before_the_end, .where = CAST, .roles = 2},
     {0},
 };

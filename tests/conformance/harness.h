@@ -194,6 +194,8 @@ void op_finish(struct rank *rank, struct op *op, bmi_size_t size);
 void op_finish_error(struct rank *rank, struct op *op, bmi_error_code_t error);
 /* Cancels and waits; it must end with ECANCEL or, if `may_succeed`, with success. */
 void op_cancel(struct rank *rank, struct op *op, bool may_succeed);
+/* Waits, for a while, until no message is left without a receive; checks that. */
+void none_unmatched(struct rank *rank);
 /* Whether this error means that the peer's connection is lost. */
 bool error_is_loss(bmi_error_code_t error);
 

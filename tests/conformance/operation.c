@@ -219,6 +219,16 @@ void op_cancel(struct rank *rank, struct op *op, bool may_succeed)
                        op->sends ? "send" : "receive", bmi_status_string(op->error));
 }
 
+void none_unmatched(struct rank *rank)
+{
+    struct bmi_statistics now = statistics_of(rank, 0);
+    for (int64_t until = now_ms() + 10000; now.unmatched_messages > 0 && now_ms() < until;) {
+        op_collect(rank, 10);
+        now = statistics_of(rank, 0);
+    }
+    CHECK_EQUAL(rank, now.unmatched_messages, 0);
+}
+
 bool error_is_loss(bmi_error_code_t error)
 {
     static const int losses[] = {BMI_ECONNRESET,  BMI_ECONNREFUSED, BMI_ETIMEDOUT, BMI_EHOSTUNREACH,
