@@ -202,9 +202,9 @@ const struct pattern pattern_bandwidth = {
     .window = 8,
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_BYTES | TAKES_VERIFY | TAKES_MEMORY |
              TAKES_WINDOW | TAKES_POST,
-    .on_request = BIT(CONTENDER_BMI_PLAIN),
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
-                  BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) |
+    .on_request = BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_URING),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_URING) |
+                  BIT(CONTENDER_RAW) | BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI) | BIT(CONTENDER_FI) |
                   BIT(CONTENDER_MEMCPY),
     .value = value_bandwidth,
     .serve_bmi = bandwidth_serve_bmi,

@@ -24,12 +24,14 @@
 #define ROWS_MAX 512 /* of a grid */
 #define GRIDS_MAX 16
 #define REPS_MAX 1000
-#define SERVERS_MAX 255 /* a request has one byte for the number */
+#define SERVERS_MAX 255   /* a request has one byte for the number */
+#define CLIENTS_MAX 16384 /* of one process: clients */
 
 enum contender {
     CONTENDER_BMI,            /* BMI, buffers from BMI_memalloc where the pattern has the choice */
     CONTENDER_BMI_PLAIN,      /* BMI, plain buffers */
     CONTENDER_BMI_BACKGROUND, /* BMI, progress=background */
+    CONTENDER_BMI_URING,      /* BMI, tcp_engine=io_uring; beside it BMI has epoll */
     CONTENDER_LOCK_FREE,      /* the task manager */
     CONTENDER_POST,           /* BMI's posted messages beside calls */
     CONTENDER_RAW,            /* sockets: blocking, or epoll for N x M */
@@ -46,8 +48,9 @@ enum contender {
 };
 
 #define BIT(contender) (1u << (contender))
-#define BITS_BMI_OURS \
-    (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND))
+#define BITS_BMI_OURS                                                                \
+    (BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_BACKGROUND) | \
+     BIT(CONTENDER_BMI_URING))
 #define BITS_BMI (BITS_BMI_OURS | BIT(CONTENDER_POST)) /* processes of BMI */
 #define BITS_TLS (BIT(CONTENDER_TLS) | BIT(CONTENDER_TLS_POLL))
 #define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL) | BITS_TLS)
@@ -68,7 +71,8 @@ enum {
     TAKES_TREE = 256,
     TAKES_ON = 512,
     TAKES_MEMORY = 1024,
-    TAKES_POST = 2048 /* --post --first --poll */
+    TAKES_POST = 2048, /* --post --first --poll */
+    TAKES_ACTIVE = 4096
 };
 
 /* The side that computes while a message is on its way. */
@@ -87,8 +91,8 @@ struct work {
                             MPI's probing */
     bool spin;           /* calls do not wait; sockets spin instead of block */
     uint8_t first;       /* enum first */
-    uint8_t on;          /* overlap: the side that computes; rpc: the kind of call */
-    uint8_t figure;      /* rpc: enum rpc_figure; only the client needs it */
+    uint8_t on;          /* overlap: the side that computes; rpc, clients: the kind of call */
+    uint8_t figure;      /* rpc, clients: enum calls_figure; only the client needs it */
     uint8_t server;      /* number of the server asked */
     uint16_t client;     /* number of the client that asks */
     uint32_t window;     /* messages under way at once */
@@ -120,6 +124,8 @@ struct options {
     int size_count;
     uint64_t times[TIMES_MAX]; /* overlap, flow: microseconds to compute */
     int time_count;
+    uint64_t actives[SIZES_MAX]; /* clients */
+    int active_count;
     unsigned on;              /* overlap: bits 1 << ON_... */
     const char *tree;         /* tasks: synthetic topology */
     uint64_t bytes, messages; /* amount of a sample, each where the pattern counts so */
@@ -144,6 +150,10 @@ struct options {
 
 /* Whether the method goes through shared memory, so that MPI must do so, too. */
 bool options_use_memory(const struct options *options);
+/* Where the pattern's servers listen that are started here. */
+const char *listen_host(const struct options *options);
+/* Whether this process uses tcp's engine io_uring. */
+bool options_use_uring(const struct options *options);
 
 struct report;
 struct row;
@@ -161,22 +171,27 @@ struct pattern {
     const char *sizes;     /* the list taken if none is given */
     uint32_t message_size; /* bytes, where a size has another meaning; else 0 */
     bool size_is_clients;  /* a size is the number of clients, whatever is given */
+    const char *actives;   /* the list of active clients taken if none is given */
     const char *amount;    /* taken if none is given */
     bool amount_is_bytes;  /* else messages */
     uint32_t amount_unit;  /* an amount is whole ones of it; 0: any */
     bool less_is_better;
-    bool empty_messages; /* a size may be 0 */
-    bool one_pair;       /* one server and one client only */
-    bool plain_is_bare;  /* work.plain means bare messages, not other memory */
-    bool low_quartile;   /* the value is not the median of samples, but a quarter from below */
-    unsigned takes;      /* TAKES_* bits of options that mean something to it */
-    enum post post;      /* if not given; POST_DEFAULT: a window */
-    int window;          /* 0: 1 */
-    int reps;            /* 0: 5 */
-    const char *grid;    /* servers x clients, if not given; NULL: 1x1 */
-    unsigned on_request; /* bits: contenders of ours that take part only on request */
-    const char *labels;  /* the meaning of the rows' labels; NULL: rows differ by size only */
-    unsigned contenders; /* bits: those that exist for it */
+    bool empty_messages;     /* a size may be 0 */
+    bool one_pair;           /* one server and one client only */
+    bool listens_everywhere; /* its server: on all of this host's addresses */
+    bool engine_of_server;   /* tcp's engine is its server's choice; the client has epoll */
+    bool plain_is_bare;      /* work.plain means bare messages, not other memory */
+    bool low_quartile;       /* the value is not the median of samples, but a quarter from below */
+    unsigned takes;          /* TAKES_* bits of options that mean something to it */
+    enum post post;          /* if not given; POST_DEFAULT: a window */
+    int window;              /* 0: 1 */
+    int reps;                /* 0: 5 */
+    const char *grid;        /* servers x clients, if not given; NULL: 1x1 */
+    unsigned on_request;     /* bits: contenders of ours that take part only on request */
+    const char *labels;      /* the meaning of the rows' labels; NULL: rows differ by size only */
+    unsigned contenders;     /* bits: those that exist for it */
+    /* Ends the process if the options are none for this pattern. NULL: the common checks do. */
+    void (*options_check)(const struct options *options);
     /* Prepares a grid's rows if they do not differ by size only: work, panel, label. Returns:
      * their number, at most ROWS_MAX. */
     int (*rows)(const struct options *options, const struct grid *grid, struct row *rows);

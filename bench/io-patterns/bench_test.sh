@@ -86,6 +86,25 @@ assert all(line["value"] > 0 and line["unit"] in line["panel"] for line in lines
 xml.dom.minidom.parse(sys.argv[1] + "/rpc.svg")
 PY
 
+# given connected clients and both engines, then each has its rows; without io_uring the run ends
+# with the reason
+if "$bench" clients --engine epoll,io_uring --reference raw --size 20,40 --active 10,30 \
+  --messages 500 --reps 1 --json "$folder/clients.json" >"$folder/table" 2>&1; then
+  python3 - "$folder" <<'PY' || fail "JSON of clients: $(cat "$folder/table")"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1] + "/clients.json")]
+rows = {(line["panel"], line["label"], line["implementation"], line.get("engine")) for line in lines}
+assert len(lines) == len(rows), rows
+assert {row[1] for row in rows if "10 active" in row[0]} == {"20", "40"}, rows
+assert {row[1] for row in rows if "30 active" in row[0]} == {"40"}, rows
+assert {row[2:] for row in rows} == {("bmi", "epoll"), ("bmi", "io_uring"), ("raw", None)}, rows
+assert all(line["value"] > 0 for line in lines), lines
+PY
+else
+  grep -q "the library says: engine epoll, though" "$folder/table" ||
+    fail "clients: $(cat "$folder/table")"
+fi
+
 # given wrong options, then each is refused with a message
 refused() {
   if "$bench" "$@" >"$folder/out" 2>&1; then
@@ -170,6 +189,8 @@ refused read --first neither
 refused latency --post all
 refused rate --poll
 refused bandwidth --memory 1M --post one
+refused read --active 4
+refused latency --engine poll
 refused read --first sender --reference mpi
 refused read --role client --servers raw://127.0.0.1:1 --buffers none --reference raw
 # servers that run already: as many of each contender's, and one where a pattern has one pair
@@ -179,6 +200,10 @@ grep -q "1 of BMI and 2 of plain sockets" "$folder/out" || fail "$(cat "$folder/
 wrong read --role client --servers tcp://127.0.0.1:1 --buffers none --reference raw
 grep -q "names none for raw" "$folder/out" || fail "$(cat "$folder/out")"
 wrong read --role client --servers raw://127.0.0.1:1
+wrong clients --size 0
+wrong clients --size 4 --active 5
+wrong clients --method gm
+wrong read --method gm --engine io_uring
 wrong bandwidth --role client --servers tcp://127.0.0.1:1,tcp://127.0.0.1:2
 grep -q "one server and one client only" "$folder/out" || fail "$(cat "$folder/out")"
 wrong rate --role client --servers raw://127.0.0.1:1,raw://127.0.0.1:2 --buffers none \

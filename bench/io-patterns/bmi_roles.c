@@ -34,9 +34,23 @@ static void progress_check(const struct options *options)
         die("progress=background was asked for, the library says %s", setting.value);
 }
 
+/* Ends the process if tcp does not use the requested engine. */
+static void engine_check(const struct options *options)
+{
+    struct bmi_method_choice choice;
+    struct bmi_method_info info;
+    if (!options_use_uring(options))
+        return;
+    for (int i = 0; bmi_method_next(i, &info) == 0; i++)
+        if (strcmp(info.name, "bmi_tcp") == 0 && bmi_method_choose(i, &choice) == 0 &&
+            strncmp(choice.reason, "engine io_uring", 15) != 0)
+            die("tcp_engine=io_uring was asked for, the library says: %s", choice.reason);
+}
+
 static void side_open(struct bmi_side *side, const struct options *options)
 {
     progress_check(options);
+    engine_check(options);
     *side = (struct bmi_side){.timeout_s = options->timeout_s};
     bmi_check(BMI_open_context(&side->context), "BMI_open_context");
 }
@@ -159,7 +173,7 @@ void bmi_server_main(const struct options *options)
     if (options->listen)
         format_text(listen, sizeof listen, "%s", options->listen);
     else
-        format_text(listen, sizeof listen, "%s://127.0.0.1:0", options->method);
+        format_text(listen, sizeof listen, "%s://%s:0", options->method, listen_host(options));
     bmi_server_open(&side, options, listen, address);
     address_tell(control, address);
     bmi_server_run(&side, 0);

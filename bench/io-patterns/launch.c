@@ -150,6 +150,7 @@ int launch_accept(void)
 struct child {
     char *const *arguments;
     const char *progress; /* BMI's setting; NULL: as it is here */
+    const char *engine;   /* tcp's, the same way */
     int out;              /* its output; -1: ours */
     bool bind;
 };
@@ -164,6 +165,8 @@ static void child_become(const struct child *child, pid_t coordinator)
         cpu_take(group_turn);
     if (progress)
         setenv("BMI_PROGRESS", progress, 1);
+    if (child->engine)
+        setenv("BMI_TCP_ENGINE", child->engine, 1);
     int null = open("/dev/null", O_RDONLY);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != coordinator)
@@ -252,6 +255,15 @@ static const char *progress_of(const struct options *options, enum contender con
     return choice && BIT(contender) & BITS_BMI ? "caller" : NULL;
 }
 
+/* If the engines are compared each contender gets its own; else the user's setting stays. */
+static const char *engine_of(const struct options *options, enum contender contender, bool server)
+{
+    if (!(options->contenders & BIT(CONTENDER_BMI_URING)))
+        return NULL;
+    bool may = server || !options->pattern->engine_of_server;
+    return contender == CONTENDER_BMI_URING && may ? "io_uring" : "epoll";
+}
+
 pid_t launch_self(const struct options *options, enum contender contender, const char *role,
                   int number, const char *urls)
 {
@@ -263,10 +275,12 @@ pid_t launch_self(const struct options *options, enum contender contender, const
     if (urls)
         option_add(&command, "--servers", urls);
     common_add(&command, options);
-    pid_t child = child_start(&(struct child){.arguments = command.arguments,
-                                              .progress = progress_of(options, contender),
-                                              .out = -1,
-                                              .bind = options->bind});
+    pid_t child = child_start(
+        &(struct child){.arguments = command.arguments,
+                        .progress = progress_of(options, contender),
+                        .engine = engine_of(options, contender, strcmp(role, "server") == 0),
+                        .out = -1,
+                        .bind = options->bind});
     command_free(&command);
     return child;
 }

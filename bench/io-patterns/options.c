@@ -21,10 +21,12 @@ enum {
     OPTION_REFERENCE,
     OPTION_BUFFERS,
     OPTION_PROGRESS,
+    OPTION_ENGINE,
     OPTION_SIZE,
     OPTION_COMPUTE,
     OPTION_ON,
     OPTION_TREE,
+    OPTION_ACTIVE,
     OPTION_BYTES,
     OPTION_MESSAGES,
     OPTION_SEGMENT,
@@ -54,11 +56,13 @@ static const struct option long_options[] = {
     {"reference", required_argument, NULL, OPTION_REFERENCE},
     {"buffers", required_argument, NULL, OPTION_BUFFERS},
     {"progress", required_argument, NULL, OPTION_PROGRESS},
+    {"engine", required_argument, NULL, OPTION_ENGINE},
     {"size", required_argument, NULL, OPTION_SIZE},
     {"threads", required_argument, NULL, OPTION_SIZE},
     {"compute", required_argument, NULL, OPTION_COMPUTE},
     {"on", required_argument, NULL, OPTION_ON},
     {"tree", required_argument, NULL, OPTION_TREE},
+    {"active", required_argument, NULL, OPTION_ACTIVE},
     {"msg", required_argument, NULL, OPTION_SIZE},
     {"bytes", required_argument, NULL, OPTION_BYTES},
     {"messages", required_argument, NULL, OPTION_MESSAGES},
@@ -103,12 +107,17 @@ static const char help_text[] =
     "                       flow: plain: the bare messages beside it; none: references only\n"
     "  --progress LIST      latency, threads, overlap, flow: BMI's progress by its caller,\n"
     "                       background\n"
+    "  --engine LIST        latency, read, write, bandwidth, rate, clients: how tcp receives: "
+    "epoll,\n"
+    "                       io_uring\n"
     "  --size LIST          bytes of a message; testcost: outstanding operations;\n"
-    "                       handshake: 0, or 1 for tickets (tls)\n"
+    "                       handshake: 0, or 1 for tickets (tls); clients: connected clients\n"
+    "  --active LIST        clients: active ones, each with one request under way\n"
     "  --msg LIST           the same\n"
     "  --threads LIST       threads, tasks: how many (the same option under another name)\n"
     "  --bytes SIZE         read, write, flow: bytes a pair; bandwidth: bytes\n"
-    "  --messages COUNT     rate: messages; rpc: calls; latency, threads: round trips; overlap: "
+    "  --messages COUNT     rate: messages; rpc, clients: calls; latency, threads: round trips; "
+    "overlap: "
     "messages;\n"
     "                       testcost, reapcost: calls; tasks, job: of these; idle: ms;\n"
     "                       handshake: connections\n"
@@ -224,6 +233,13 @@ static void size_take(struct options *options, const char *text)
     options->sizes[options->size_count++] = size_read("size", text, 0, 1u << 30);
 }
 
+static void active_take(struct options *options, const char *text)
+{
+    if (options->active_count == SIZES_MAX)
+        refuse("--active: at most %d", SIZES_MAX);
+    options->actives[options->active_count++] = number_read("active", text, 1, CLIENTS_MAX);
+}
+
 static void url_take(struct options *options, const char *text)
 {
     size_t bytes = (size_t)(options->url_count + 1) * sizeof *options->urls;
@@ -265,6 +281,16 @@ static void progress_take(struct options *options, const char *text)
         options->contenders |= BIT(CONTENDER_BMI_BACKGROUND);
     else
         refuse("--progress %s: caller or background is wanted", text);
+}
+
+static void engine_take(struct options *options, const char *text)
+{
+    if (strcmp(text, "epoll") == 0)
+        options->contenders |= BIT(CONTENDER_BMI);
+    else if (strcmp(text, "io_uring") == 0)
+        options->contenders |= BIT(CONTENDER_BMI_URING);
+    else
+        refuse("--engine %s: epoll or io_uring is wanted", text);
 }
 
 static void time_take(struct options *options, const char *text)
@@ -367,6 +393,9 @@ static bool participants_option_take(struct options *options, struct counts *cou
     case OPTION_PROGRESS:
         list_each(text, options, progress_take);
         break;
+    case OPTION_ENGINE:
+        list_each(text, options, engine_take);
+        break;
     case OPTION_ROLE:
         role_take(options, text);
         break;
@@ -449,6 +478,8 @@ static unsigned option_takes(int option)
         return TAKES_ON;
     case OPTION_TREE:
         return TAKES_TREE;
+    case OPTION_ACTIVE:
+        return TAKES_ACTIVE;
     default:
         return 0;
     }
@@ -479,6 +510,9 @@ static void option_take(struct options *options, struct counts *counts, int opti
         break;
     case OPTION_TREE:
         options->tree = text;
+        break;
+    case OPTION_ACTIVE:
+        list_each(text, options, active_take);
         break;
     case OPTION_SEGMENT:
         options->segment = size_read("segment", text, 1, 1u << 30);
@@ -550,6 +584,8 @@ static void defaults_fill(struct options *options, const struct counts *counts)
         options->grids[0].clients = counts->clients;
     if (options->size_count == 0)
         list_each(pattern->sizes, options, size_take);
+    if (options->active_count == 0 && pattern->actives)
+        list_each(pattern->actives, options, active_take);
     if (!options->bytes && pattern->amount_is_bytes)
         size_parse(pattern->amount, &options->bytes);
     if (pattern->amount_unit) {

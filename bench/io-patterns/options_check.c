@@ -50,6 +50,7 @@ static void given_check(const struct options *options)
         {TAKES_COMPUTE, "--compute"},
         {TAKES_ON, "--on"},
         {TAKES_TREE, "--tree"},
+        {TAKES_ACTIVE, "--active"},
     };
     char known[512];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -66,6 +67,7 @@ static void contenders_check(const struct options *options)
         [CONTENDER_BMI] = "--progress caller or --buffers memalloc",
         [CONTENDER_BMI_PLAIN] = "--buffers plain",
         [CONTENDER_BMI_BACKGROUND] = "--progress background",
+        [CONTENDER_BMI_URING] = "--engine io_uring",
         [CONTENDER_POST] = "--reference post",
         [CONTENDER_RAW] = "--reference raw",
         [CONTENDER_RAW_POLL] = "--reference raw-poll",
@@ -96,6 +98,18 @@ bool options_use_memory(const struct options *options)
     return strcmp(options->method, "gm") == 0 || strcmp(options->method, "ofi+shm") == 0;
 }
 
+const char *listen_host(const struct options *options)
+{
+    bool everywhere = options->pattern && options->pattern->listens_everywhere;
+    return everywhere ? "0.0.0.0" : "127.0.0.1";
+}
+
+bool options_use_uring(const struct options *options)
+{
+    bool may = options->role == ROLE_SERVER || !options->pattern->engine_of_server;
+    return options->contender == CONTENDER_BMI_URING && may;
+}
+
 static bool list_has(const char *list, const char *name)
 {
     size_t size = strlen(name);
@@ -115,6 +129,12 @@ void options_method_check(const struct options *options)
         if (list_has(info.schemes, options->method))
             return;
     refuse("%s: there is no such method; bmi-info --methods lists them", options->method);
+}
+
+static void engine_check(const struct options *options)
+{
+    if (options->contenders & BIT(CONTENDER_BMI_URING) && strcmp(options->method, "tcp") != 0)
+        refuse("--engine io_uring: of the method tcp");
 }
 
 static void memory_check(const struct options *options)
@@ -160,6 +180,9 @@ static void servers_check(const struct options *options)
     if (options->contenders & BIT(CONTENDER_BMI_BACKGROUND))
         refuse("--progress background: servers that run already have the progress that they were "
                "started with");
+    if (options->contenders & BIT(CONTENDER_BMI_URING))
+        refuse("--engine io_uring: servers that run already have the engine that they were started "
+               "with");
     if ((bmi && of_bmi == 0) || (raw && of_raw == 0))
         refuse("--servers names none for %s", bmi && of_bmi == 0 ? "bmi" : "raw");
     if (bmi && raw && of_bmi != of_raw)
@@ -176,9 +199,12 @@ void options_check(const struct options *options)
     if (!options->control) { /* the coordinator passes on all that it knows */
         given_check(options);
         contenders_check(options);
+        engine_check(options);
         memory_check(options);
         post_check(options);
         servers_check(options);
+        if (pattern->options_check)
+            pattern->options_check(options);
     }
     for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
         if (options->grids[i].servers != 1 || options->grids[i].clients != 1)

@@ -9,15 +9,16 @@
 
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
     pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
-    pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake, pattern_rpc;
+    pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake, pattern_rpc,
+    pattern_clients;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,      &pattern_write, &pattern_latency,
-    &pattern_bandwidth, &pattern_rate,  &pattern_testcost,
-    &pattern_reapcost,  &pattern_idle,  &pattern_memory,
-    &pattern_job,       &pattern_tasks, &pattern_overlap,
-    &pattern_threads,   &pattern_flow,  &pattern_handshake,
-    &pattern_rpc,       NULL,
+    &pattern_read,      &pattern_write,   &pattern_latency,
+    &pattern_bandwidth, &pattern_rate,    &pattern_testcost,
+    &pattern_reapcost,  &pattern_idle,    &pattern_memory,
+    &pattern_job,       &pattern_tasks,   &pattern_overlap,
+    &pattern_threads,   &pattern_flow,    &pattern_handshake,
+    &pattern_rpc,       &pattern_clients, NULL,
 };
 
 const struct pattern *pattern_named(const char *name)
@@ -52,6 +53,7 @@ const char *contender_name(enum contender contender)
         [CONTENDER_BMI] = "bmi",
         [CONTENDER_BMI_PLAIN] = "bmi-plain",
         [CONTENDER_BMI_BACKGROUND] = "bmi-background",
+        [CONTENDER_BMI_URING] = "bmi-io_uring",
         [CONTENDER_LOCK_FREE] = "lock-free",
         [CONTENDER_POST] = "post",
         [CONTENDER_RAW] = "raw",

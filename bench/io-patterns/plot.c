@@ -26,6 +26,7 @@ static const char *const colours[CONTENDER_COUNT] = {
     [CONTENDER_BMI] = "#0072b2",
     [CONTENDER_BMI_PLAIN] = "#56b4e9",
     [CONTENDER_BMI_BACKGROUND] = "#cc79a7",
+    [CONTENDER_BMI_URING] = "#cc79a7",
     [CONTENDER_LOCK_FREE] = "#0072b2",
     [CONTENDER_POST] = "#56b4e9",
     [CONTENDER_RAW] = "#d55e00",

@@ -171,7 +171,9 @@ const struct pattern pattern_rate = {
     .one_pair = true,
     .window = 1000,
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_MESSAGES | TAKES_WINDOW | TAKES_VERIFY,
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_RAW) | BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
+    .on_request = BIT(CONTENDER_BMI_URING),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_URING) | BIT(CONTENDER_RAW) |
+                  BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
     .value = value_rate,
     .serve_bmi = rate_serve_bmi,
     .serve_raw = rate_serve_raw,

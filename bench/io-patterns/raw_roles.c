@@ -52,8 +52,8 @@ static int url_socket(const char *url, struct sockaddr_storage *address, socklen
     return made;
 }
 
-static void link_add(struct raw_link *link, const struct raw_bytes *bytes, int epoll, int socket,
-                     bool accepted)
+void raw_link_open(struct raw_link *link, const struct raw_bytes *bytes, int epoll, int socket,
+                   bool accepted)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     *link = (struct raw_link){.socket = socket, .epoll = epoll, .bytes = bytes};
@@ -74,16 +74,15 @@ static struct raw_link *link_accept(const struct raw_server *server)
     if (socket < 0)
         die("accept: %s", strerror(errno));
     struct raw_link *link = allocate(sizeof *link);
-    link_add(link, server->bytes, server->epoll, socket, true);
+    raw_link_open(link, server->bytes, server->epoll, socket, true);
     return link;
 }
 
-static void link_close(struct raw_link *link)
+void raw_link_close(struct raw_link *link)
 {
     if (link->bytes->close)
         link->bytes->close(link);
     close(link->socket);
-    free(link);
 }
 
 /* Reads a request, and begins to answer it when it is whole. Returns: false if the link is closed.
@@ -98,7 +97,8 @@ static bool link_request_read(struct raw_server *server, struct raw_link *link)
     if (got < 0 && got != -ECONNRESET)
         die("recv: %s", strerror((int)-got));
     if (got <= 0) {
-        link_close(link);
+        raw_link_close(link);
+        free(link);
         return false;
     }
     link->request_used += (size_t)got;
@@ -222,7 +222,7 @@ void raw_client_open(struct raw_client *client, const struct raw_bytes *bytes,
         int socket = url_socket(options->urls[i], &address, &size);
         if (connect(socket, (struct sockaddr *)&address, size) < 0)
             die("%s: %s", options->urls[i], strerror(errno));
-        link_add(&client->links[i], bytes, client->epoll, socket, false);
+        raw_link_open(&client->links[i], bytes, client->epoll, socket, false);
     }
 }
 
@@ -245,12 +245,13 @@ static const struct raw_bytes *bytes_of(const struct options *options)
 void raw_server_main(const struct options *options)
 {
     struct raw_server server;
-    char url[320];
+    char listen[64], url[320];
     int control = control_open(options, "server");
+    format_text(listen, sizeof listen, "raw://%s:0", listen_host(options));
     signal(SIGTERM, end_now);
     signal(SIGINT, end_now);
-    raw_server_open(&server, bytes_of(options),
-                    options->listen ? options->listen : "raw://127.0.0.1:0", url, sizeof url);
+    raw_server_open(&server, bytes_of(options), options->listen ? options->listen : listen, url,
+                    sizeof url);
     address_tell(control, url);
     raw_server_run(&server, 0);
 }

@@ -62,6 +62,10 @@ struct raw_client {
     int timeout_s;
 };
 
+/* Makes a link of a connected socket, accepted or not, and watches it in an epoll set. */
+void raw_link_open(struct raw_link *link, const struct raw_bytes *bytes, int epoll, int socket,
+                   bool accepted);
+void raw_link_close(struct raw_link *link); /* leaves the link's own memory */
 /* Sets which events of the link continue it: EPOLLIN, EPOLLOUT. */
 void link_watch(struct raw_link *link, uint32_t events);
 void link_blocking_set(struct raw_link *link, bool blocking);

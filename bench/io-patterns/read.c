@@ -220,9 +220,9 @@ const struct pattern pattern_read = {
     .window = 8,
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_BYTES | TAKES_SEGMENT | TAKES_WINDOW |
              TAKES_VERIFY | TAKES_POST,
-    .on_request = BIT(CONTENDER_BMI_PLAIN),
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_RAW) |
-                  BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
+    .on_request = BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_URING),
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_BMI_URING) |
+                  BIT(CONTENDER_RAW) | BIT(CONTENDER_TLS) | BIT(CONTENDER_MPI),
     .value = value_bandwidth,
     .serve_bmi = read_serve_bmi,
     .serve_raw = read_serve_raw,

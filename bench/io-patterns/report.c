@@ -35,7 +35,7 @@ const char *row_unit(const struct row *row, const struct pattern *pattern)
 
 bool row_less_is_better(const struct row *row, const struct pattern *pattern)
 {
-    return row->unit ? strcmp(row->unit, "us") == 0 : pattern->less_is_better;
+    return row->unit ? !strstr(row->unit, "/s") : pattern->less_is_better;
 }
 
 void row_open(struct row *row, const struct options *options, unsigned contenders)
@@ -222,6 +222,9 @@ static void json_line_write(FILE *file, const struct report *report, const struc
     if (bmi && (pattern->contenders & BIT(CONTENDER_BMI_BACKGROUND)))
         fprintf(file, "\"progress\": \"%s\", ",
                 contender == CONTENDER_BMI_BACKGROUND ? "background" : "caller");
+    if (options->contenders & BIT(CONTENDER_BMI_URING) && bmi)
+        fprintf(file, "\"engine\": \"%s\", ",
+                contender == CONTENDER_BMI_URING ? "io_uring" : "epoll");
     if (pattern->labels)
         fprintf(file, "\"panel\": \"%s\", \"label\": \"%s\", ", row->panel, row->label);
     if (pattern->takes & TAKES_ON)

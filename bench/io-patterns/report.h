@@ -21,7 +21,7 @@ struct series {
  * distinguishes them within a panel (neighbours with equal text: one part of table and drawing). */
 struct row {
     char panel[64], label[48];
-    const char *unit; /* of this panel; NULL: the pattern's. Of times less is better */
+    const char *unit; /* of this panel: of rates ("/s") more is better; NULL: the pattern's */
     struct grid grid;
     struct work work;
     struct series series[CONTENDER_COUNT];

@@ -11,66 +11,9 @@
 #include "report.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define BODY_BYTES (64u << 20) /* of a sample, where that is fewer calls than --messages */
 #define BODY_CALLS 8           /* but no fewer */
-
-/* ---- times of calls ------------------------------------------------------------------------ */
-
-static uint64_t unmeasured(const struct work *work)
-{
-    return work->amount / 4 + 1;
-}
-
-uint64_t rpc_total(const struct work *work)
-{
-    return work->amount + unmeasured(work);
-}
-
-void rpc_calls_open(struct rpc_calls *calls, const struct work *work)
-{
-    *calls =
-        (struct rpc_calls){.work = work, .total = rpc_total(work), .unmeasured = unmeasured(work)};
-    calls->start_ns = allocate(work->window * sizeof *calls->start_ns);
-    calls->took_ns = allocate(work->amount * sizeof *calls->took_ns);
-}
-
-bool rpc_call_start(struct rpc_calls *calls, uint32_t place)
-{
-    if (calls->started == calls->total)
-        return false;
-    calls->started++;
-    calls->start_ns[place] = now_ns();
-    return true;
-}
-
-void rpc_call_end(struct rpc_calls *calls, uint32_t place)
-{
-    uint64_t now = now_ns();
-    if (calls->ended >= calls->unmeasured)
-        calls->took_ns[calls->ended - calls->unmeasured] = now - calls->start_ns[place];
-    if (++calls->ended == calls->unmeasured)
-        calls->first_ns = now;
-}
-
-double rpc_calls_close(struct rpc_calls *calls)
-{
-    uint64_t amount = calls->work->amount;
-    double mean = seconds_since(calls->first_ns) / (double)amount;
-    double median = (double)rounds_median(calls->took_ns, amount) * 1e-9;
-    double tail = (double)calls->took_ns[amount * 99 / 100] * 1e-9; /* they are sorted now */
-    free(calls->start_ns);
-    free(calls->took_ns);
-    switch (calls->work->figure) {
-    case RPC_MEDIAN:
-        return median;
-    case RPC_TAIL:
-        return tail;
-    default:
-        return mean;
-    }
-}
 
 void rpc_body_fill(const struct work *work, void *body, uint64_t number)
 {
@@ -92,17 +35,17 @@ enum { WINDOWS = sizeof windows / sizeof *windows };
 struct panel {
     const char *name, *unit;
     enum rpc_kind kind;
-    enum rpc_figure figure;
+    enum calls_figure figure;
 };
 
 static const struct panel panels[] = {
-    {"null calls in flight, us, median", "us", RPC_NULL, RPC_MEDIAN},
-    {"null calls in flight, us, 99th percentile", "us", RPC_NULL, RPC_TAIL},
-    {"null calls in flight, calls/s", "calls/s", RPC_NULL, RPC_MEAN},
-    {"body in the request, us, median", "us", RPC_REQUEST, RPC_MEDIAN},
-    {"body in the request, MB/s", "MB/s", RPC_REQUEST, RPC_MEAN},
-    {"body in the reply, us, median", "us", RPC_REPLY, RPC_MEDIAN},
-    {"body in the reply, MB/s", "MB/s", RPC_REPLY, RPC_MEAN},
+    {"null calls in flight, us, median", "us", RPC_NULL, CALLS_MEDIAN},
+    {"null calls in flight, us, 99th percentile", "us", RPC_NULL, CALLS_TAIL},
+    {"null calls in flight, calls/s", "calls/s", RPC_NULL, CALLS_MEAN},
+    {"body in the request, us, median", "us", RPC_REQUEST, CALLS_MEDIAN},
+    {"body in the request, MB/s", "MB/s", RPC_REQUEST, CALLS_MEAN},
+    {"body in the reply, us, median", "us", RPC_REPLY, CALLS_MEDIAN},
+    {"body in the reply, MB/s", "MB/s", RPC_REPLY, CALLS_MEAN},
 };
 enum { PANELS = sizeof panels / sizeof *panels, RATES = 2 /* the panel of calls a second */ };
 
@@ -146,7 +89,7 @@ static int rpc_rows(const struct options *options, const struct grid *grid, stru
 static double value_rpc(double seconds, const struct work *work, int pairs)
 {
     (void)pairs;
-    if (work->figure != RPC_MEAN)
+    if (work->figure != CALLS_MEAN)
         return seconds * 1e6;
     return work->on == RPC_NULL ? 1 / seconds : work->size / seconds / 1e6;
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rpc.h - what the pattern rpc and its references have in common: kinds of calls, and their times.
+ * rpc.h - what the pattern rpc and its references have in common.
  *
- * In a sample `amount` calls follow others that are not timed; `window` of them are under way.
  * A body has `size` bytes, which its receiver learns from the call. One thread; no locks.
  */
 #ifndef BENCH_RPC_H
 #define BENCH_RPC_H
 
-#include "bench.h"
+#include "calls.h"
 
 /* work.on */
 enum rpc_kind {
@@ -16,9 +15,6 @@ enum rpc_kind {
     RPC_REQUEST, /* the request has a body, whose place the server chooses */
     RPC_REPLY    /* the reply has one, whose place the client chooses */
 };
-
-/* work.figure: the figure of a sample, in seconds a call */
-enum rpc_figure { RPC_MEDIAN, RPC_TAIL /* the 99th of 100 */, RPC_MEAN };
 
 /* The header of the references' messages, where ours has its own. */
 struct rpc_header {
@@ -28,24 +24,6 @@ struct rpc_header {
 
 #define RPC_BARE 40         /* bytes of a bare message without a body: as many as our header */
 #define RPC_STREAM 0x50000u /* of bodies */
-
-struct rpc_calls {
-    const struct work *work;
-    uint64_t total, unmeasured; /* calls; those at the beginning */
-    uint64_t started, ended;
-    uint64_t *start_ns; /* of the call at each place of the window */
-    uint64_t *took_ns;  /* of each measured call */
-    uint64_t first_ns;  /* when those began */
-};
-
-/* Calls of a sample, the first ones that are not measured included. */
-uint64_t rpc_total(const struct work *work);
-void rpc_calls_open(struct rpc_calls *calls, const struct work *work);
-/* A call begins at a place of the window. Returns: false: it is not wanted any more. */
-bool rpc_call_start(struct rpc_calls *calls, uint32_t place);
-void rpc_call_end(struct rpc_calls *calls, uint32_t place);
-/* Returns: the sample's figure. */
-double rpc_calls_close(struct rpc_calls *calls);
 
 /* The body of the call with a number; the sender makes it, and the receiver checks it, where the
  * sample is to be verified. */

@@ -93,7 +93,7 @@ static void calls_serve(struct bmi_side *side, const struct work *work, BMI_addr
     side_recv(side, &last.op, client, bare, sizeof bare, BMI_EXT_ALLOC, tag_data(work));
     acknowledge_and_await(side, client, work, NULL);
     side_await(side, &left, 1);
-    side_await(side, &service.ended, rpc_total(work));
+    side_await(side, &service.ended, calls_total(work));
     bmi_check(bmi_rpc_unregister(SERVICE), "bmi_rpc_unregister");
     free(service.body);
 }
@@ -101,7 +101,7 @@ static void calls_serve(struct bmi_side *side, const struct work *work, BMI_addr
 /* ---- its client ---------------------------------------------------------------------------- */
 
 struct caller {
-    struct rpc_calls calls;
+    struct calls calls;
     struct bmi_side *side;
     BMI_addr_t server;
     uint8_t *body; /* of requests */
@@ -132,7 +132,7 @@ static void call_start(struct call *call)
     bmi_rpc_unpack unpack = NULL;
     if (work->on == RPC_REQUEST)
         rpc_body_fill(work, caller->body, caller->calls.started);
-    if (!rpc_call_start(&caller->calls, call->place))
+    if (!call_begin(&caller->calls, call->place))
         return;
     if (work->on == RPC_REQUEST) {
         request = bmi_message_new();
@@ -148,8 +148,8 @@ static void call_start(struct call *call)
 static void call_complete(struct bmi_op *op)
 {
     struct call *call = (struct call *)op;
-    struct rpc_calls *calls = &call->caller->calls;
-    rpc_call_end(calls, call->place);
+    struct calls *calls = &call->caller->calls;
+    call_end(calls, call->place);
     if (call->memory)
         rpc_body_check(calls->work, call->memory, calls->ended - 1);
     free(call->memory);
@@ -166,14 +166,14 @@ static double calls_run(struct bmi_client *client, const struct work *work)
     caller->side = &client->side;
     caller->server = client->servers[0];
     caller->body = allocate_pages(work->size + 1);
-    rpc_calls_open(&caller->calls, work);
+    calls_open(&caller->calls, work);
     client_ask(client, 0, work);
     for (uint32_t i = 0; i < work->window; i++) {
         caller->all[i] = (struct call){.op.complete = call_complete, .caller = caller, .place = i};
         call_start(&caller->all[i]);
     }
     side_await(&client->side, &caller->calls.ended, caller->calls.total);
-    double figure = rpc_calls_close(&caller->calls);
+    double figure = calls_close(&caller->calls);
     side_send(&client->side, &last.op, caller->server, bare, sizeof bare, BMI_EXT_ALLOC,
               tag_data(work));
     side_await(&client->side, &gone, 1);
@@ -186,7 +186,7 @@ static double calls_run(struct bmi_client *client, const struct work *work)
 
 /* A side of the exchange. */
 struct exchange {
-    struct rpc_calls calls; /* the client's times; the server only counts */
+    struct calls calls; /* the client's times; the server only counts */
     struct bmi_side *side;
     BMI_addr_t peer;
     const struct work *work;
@@ -251,7 +251,7 @@ static void turn_start(struct turn *turn)
     struct exchange *exchange = turn->exchange;
     if (exchange->work->on == RPC_REQUEST)
         rpc_body_fill(exchange->work, turn->out, exchange->calls.started);
-    if (!rpc_call_start(&exchange->calls, turn->place))
+    if (!call_begin(&exchange->calls, turn->place))
         return;
     turn_send(turn);
     turn_recv(turn);
@@ -261,7 +261,7 @@ static void reply_received(struct bmi_op *op)
 {
     struct turn *turn = ((struct turn_op *)op)->turn;
     struct exchange *exchange = turn->exchange;
-    rpc_call_end(&exchange->calls, turn->place);
+    call_end(&exchange->calls, turn->place);
     if (exchange->work->on == RPC_REPLY)
         rpc_body_check(exchange->work, turn->in, exchange->received);
     exchange->received++;
@@ -278,7 +278,7 @@ static struct exchange *exchange_open(struct bmi_side *side, BMI_addr_t peer,
                           .work = work,
                           .in_size = message_bytes(work, serves ? RPC_REQUEST : RPC_REPLY),
                           .out_size = message_bytes(work, serves ? RPC_REPLY : RPC_REQUEST)};
-    rpc_calls_open(&exchange->calls, work);
+    calls_open(&exchange->calls, work);
     for (uint32_t i = 0; i < work->window; i++) {
         struct turn *turn = &exchange->all[i];
         *turn = (struct turn){.exchange = exchange, .place = i};
@@ -295,7 +295,7 @@ static double exchange_close(struct exchange *exchange)
 {
     uint64_t total = exchange->calls.total;
     side_await(exchange->side, &exchange->received, total);
-    double figure = rpc_calls_close(&exchange->calls);
+    double figure = calls_close(&exchange->calls);
     side_await(exchange->side, &exchange->sent, total);
     for (uint32_t i = 0; i < exchange->work->window; i++) {
         free(exchange->all[i].in);

@@ -44,7 +44,7 @@ void rpc_serve_raw(struct raw_link *link, const struct work *work)
     uint8_t *out = allocate_pages(work->size + 1);
     link_blocking_set(link, !work->spin);
     link_send(link, ack, sizeof ack);
-    for (uint64_t i = 0, total = rpc_total(work); i < total; i++) {
+    for (uint64_t i = 0, total = calls_total(work); i < total; i++) {
         struct rpc_header header;
         uint8_t *in = message_recv(link, &header);
         if (in)
@@ -58,23 +58,23 @@ void rpc_serve_raw(struct raw_link *link, const struct work *work)
     free(out);
 }
 
-static void call_send(struct raw_link *link, struct rpc_calls *calls, uint8_t *out, uint32_t place)
+static void call_send(struct raw_link *link, struct calls *calls, uint8_t *out, uint32_t place)
 {
     const struct work *work = calls->work;
     struct rpc_header header = {.body = work->on == RPC_REQUEST ? work->size : 0,
                                 .wanted = work->on == RPC_REPLY ? work->size : 0};
     if (header.body > 0)
         rpc_body_fill(work, out, calls->started);
-    if (rpc_call_start(calls, place))
+    if (call_begin(calls, place))
         message_send(link, header, out);
 }
 
 double rpc_run_raw(struct raw_client *client, const struct work *work)
 {
     struct raw_link *link = &client->links[0];
-    struct rpc_calls calls;
+    struct calls calls;
     uint8_t *out = allocate_pages(work->size + 1);
-    rpc_calls_open(&calls, work);
+    calls_open(&calls, work);
     link_blocking_set(link, !work->spin);
     link_ask_and_await(link, 0, work);
     for (uint32_t place = 0; place < work->window; place++)
@@ -83,13 +83,13 @@ double rpc_run_raw(struct raw_client *client, const struct work *work)
         uint32_t place = (uint32_t)(calls.ended % work->window); /* replies come in order */
         struct rpc_header header;
         uint8_t *in = message_recv(link, &header);
-        rpc_call_end(&calls, place);
+        call_end(&calls, place);
         if (in)
             rpc_body_check(work, in, calls.ended - 1);
         free(in);
         call_send(link, &calls, out, place);
     }
-    double figure = rpc_calls_close(&calls);
+    double figure = calls_close(&calls);
     link_blocking_set(link, false);
     free(out);
     return figure;

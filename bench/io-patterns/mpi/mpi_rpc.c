@@ -67,7 +67,7 @@ static void rpc_serve(const struct mpi_world *world)
     request_await(&work, &client);
     uint8_t *out = allocate_pages(work.size + 1);
     acknowledge(client);
-    for (uint64_t i = 0, total = rpc_total(&work); i < total; i++) {
+    for (uint64_t i = 0, total = calls_total(&work); i < total; i++) {
         uint8_t *in = message_recv(&work, client);
         if (work.on == RPC_REQUEST)
             rpc_body_check(&work, in, i);
@@ -81,7 +81,7 @@ static void rpc_serve(const struct mpi_world *world)
 }
 
 struct caller {
-    struct rpc_calls calls;
+    struct calls calls;
     struct mpi_set replies; /* without bodies, or their headers */
     struct rpc_header *headers;
     uint8_t *out;
@@ -100,7 +100,7 @@ static void call_start(struct caller *caller, uint32_t place)
                                 .wanted = work->on == RPC_REPLY ? work->size : 0};
     if (header.body > 0)
         rpc_body_fill(work, caller->out, caller->calls.started);
-    if (!rpc_call_start(&caller->calls, place))
+    if (!call_begin(&caller->calls, place))
         return;
     message_send(work, 0, header, caller->out);
     if (!probes(work))
@@ -108,12 +108,12 @@ static void call_start(struct caller *caller, uint32_t place)
                   &caller->replies.requests[place]);
 }
 
-static void call_end(struct caller *caller, uint32_t place, uint8_t *in)
+static void call_finish(struct caller *caller, uint32_t place, uint8_t *in)
 {
-    struct rpc_calls *calls = &caller->calls;
+    struct calls *calls = &caller->calls;
     if (in == NULL && caller->headers[place].body > 0)
         in = body_recv(0, caller->headers[place].body);
-    rpc_call_end(calls, place);
+    call_end(calls, place);
     if (in != NULL)
         rpc_body_check(calls->work, in, calls->ended - 1);
     free(in);
@@ -124,26 +124,26 @@ static void replies_await(struct caller *caller, const struct mpi_world *world)
 {
     int size;
     if (probes(caller->calls.work)) {
-        call_end(caller, 0, probed_recv(0, &size));
+        call_finish(caller, 0, probed_recv(0, &size));
         return;
     }
     int found = set_test(&caller->replies, world);
     for (int i = 0; i < found; i++)
-        call_end(caller, (uint32_t)caller->replies.indices[i], NULL);
+        call_finish(caller, (uint32_t)caller->replies.indices[i], NULL);
 }
 
 static double rpc_run(const struct mpi_world *world, const struct work *work)
 {
     struct caller caller = {.headers = allocate(work->window * sizeof *caller.headers),
                             .out = allocate_pages(work->size + 1)};
-    rpc_calls_open(&caller.calls, work);
+    calls_open(&caller.calls, work);
     set_open(&caller.replies, (int)work->window);
     ask_and_await(0, work);
     for (uint32_t place = 0; place < work->window; place++)
         call_start(&caller, place);
     while (caller.calls.ended < caller.calls.total)
         replies_await(&caller, world);
-    double figure = rpc_calls_close(&caller.calls);
+    double figure = calls_close(&caller.calls);
     set_close(&caller.replies);
     free(caller.headers);
     free(caller.out);
