@@ -25,7 +25,7 @@ void clients_reply(const struct work *work, uint8_t reply[ACK_SIZE])
         system_calls_start();
 }
 
-/* Counting costs the server time, so no other figure has it on. */
+/* Counting costs the server time, so it is off for the other figures. */
 bool clients_asks(const struct work *work, uint8_t *on)
 {
     *on = work->figure == CLIENTS_SYSTEM_CALLS ? CLIENTS_START_COUNTING : CLIENTS_START;
