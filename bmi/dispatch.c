@@ -181,9 +181,13 @@ static int answer_locked(struct peer *peer, const struct wire_header *header)
 
 static int cancel_arrived_locked(struct peer *peer, const struct wire_header *header)
 {
-    if (wire_tag_space(header->tag) != SPACE_REQUEST)
+    enum wire_space space = wire_tag_space(header->tag);
+    if (space == SPACE_REPLY)
+        bmi__upcalls->reply_withdrawn_locked(peer, (int32_t)header->tag, header->flags);
+    else if (space == SPACE_REQUEST && !(header->flags & WIRE_NO_HEAD))
+        bmi__upcalls->request_cancelled_locked(peer, (int32_t)header->tag, header->flags);
+    else
         return -EPROTO;
-    bmi__upcalls->request_cancelled_locked(peer, (int32_t)header->tag, header->flags);
     return 0;
 }
 

@@ -252,6 +252,7 @@ int bmi_job_serve(struct bmi_job_context *context, const char *name,
                                     .cancelled = serve_cancelled,
                                     .ended = serve_ended,
                                     .withdrawn = serve_withdrawn};
+    calls.timeout_ms = service != NULL ? service->timeout_ms : 0;
     int result = service_valid(name, service, options);
     if (id != NULL)
         *id = 0;

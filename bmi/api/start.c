@@ -56,6 +56,7 @@ static const struct bmi__upcalls upcalls = {
     .exchange_end_locked = bmi__exchange_end_locked,
     .request_arrived_locked = bmi__request_arrived_locked,
     .request_cancelled_locked = bmi__request_cancelled_locked,
+    .reply_withdrawn_locked = bmi__reply_withdrawn_locked,
 };
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 

@@ -53,7 +53,16 @@ struct call {
 };
 
 /* What the step has to do without the lock. */
-enum action { NOTHING, AGAIN, READ_HEAD, READ_STREAM, WITHDRAW, WITHDRAW_ALL, FREE };
+enum action {
+    NOTHING,
+    AGAIN,
+    READ_HEAD,
+    READ_STREAM,
+    WITHDRAW_ABSENT,
+    WITHDRAW,
+    WITHDRAW_ALL,
+    FREE
+};
 
 enum { LATE_WITHDRAW = 1, LATE_WITHDRAW_ALL = 2 };
 
@@ -315,10 +324,29 @@ static void body_receive_locked(struct peer *peer, struct call *call)
 /* Of the reply's messages that travel apart, the one that is to be received next. */
 static bool wanted(const struct call *call, int which, uint32_t flag)
 {
-    return (call->reply_head.flags & flag) && !call->exchange.in[which].started;
+    const struct exchange *exchange = &call->exchange;
+    return (call->reply_head.flags & flag) && !exchange->in[which].started &&
+           !(exchange->absent & PART_BIT(which));
+}
+
+void bmi__reply_withdrawn_locked(struct peer *peer, int32_t number, uint8_t flags)
+{
+    struct exchange *exchange = bmi__exchange_find_locked(peer, true, number);
+    if (exchange == NULL)
+        return; /* it ended before */
+    exchange->absent |= flags;
+    bmi__exchange_end_locked(exchange->op, -ETIMEDOUT);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
+
+/* The error of the call where the receive of a part has failed. */
+static int part_error(int error)
+{
+    if (error == BMI__CANCELLED)
+        return -ETIMEDOUT; /* the server has withdrawn it; a CANCEL comes */
+    return error == -EMSGSIZE ? -EPROTO : error;
+}
 
 static void errors_collect_locked(struct call *call)
 {
@@ -329,7 +357,7 @@ static void errors_collect_locked(struct call *call)
         if (exchange->out[i].done && exchange->out[i].error < 0)
             error_note(call, exchange->out[i].error);
         if (exchange->in[i].done && exchange->in[i].error < 0)
-            error_note(call, exchange->in[i].error == -EMSGSIZE ? -EPROTO : exchange->in[i].error);
+            error_note(call, part_error(exchange->in[i].error));
     }
 }
 
@@ -394,7 +422,8 @@ static void cancel_send_locked(struct peer *peer, struct call *call)
     cancel.flags |= was_withdrawn(call, PART_STREAM, RPC_STREAM_APART) ? WIRE_NO_STREAM : 0;
     cancel.flags |= was_withdrawn(call, PART_BODY, RPC_BODY_APART) ? WIRE_NO_BODY : 0;
     call->cancel_sent = true;
-    bool answered = exchange->in[PART_HEAD].done || call->one_way;
+    bool answered =
+        exchange->in[PART_HEAD].done || call->one_way || (exchange->absent & PART_BIT(PART_HEAD));
     if (bmi__exchange_up_locked(peer, exchange) && (!answered || cancel.flags != 0))
         bmi__control_send_locked(peer, cancel, NULL, 0);
 }
@@ -471,6 +500,8 @@ static enum action next_locked(struct peer *peer, struct call *call)
 {
     if (!call->reported)
         errors_collect_locked(call);
+    if (bmi__absent_awaited_locked(&call->exchange))
+        return WITHDRAW_ABSENT;
     if (call->reported)
         return orphan_locked(peer, call);
     return call->error == 0 ? going_on_locked(peer, call) : ending_locked(peer, call);
@@ -504,8 +535,10 @@ static void call_step(struct bmi_deferred *work)
         } else if (action == READ_STREAM) {
             bool apart = (call->reply_head.flags & RPC_BODY_APART) != 0;
             unpack(call, call->reply_stream, apart ? NULL : call->reply_bytes + RPC_HEAD);
-        } else if (action == WITHDRAW || action == WITHDRAW_ALL) {
-            bmi__exchange_late(exchange, action == WITHDRAW ? LATE_WITHDRAW : LATE_WITHDRAW_ALL);
+        } else if (action == WITHDRAW_ABSENT || action == WITHDRAW || action == WITHDRAW_ALL) {
+            bmi__exchange_late(exchange, action == WITHDRAW       ? LATE_WITHDRAW
+                                         : action == WITHDRAW_ALL ? LATE_WITHDRAW_ALL
+                                                                  : 0);
             action = NOTHING;
         }
     }
@@ -517,10 +550,12 @@ static void call_late(struct bmi_deferred *late)
 {
     struct exchange *exchange = bmi__exchange_of_late(late);
     struct call *call = call_of(exchange);
-    bool all = (exchange->late_work & LATE_WITHDRAW_ALL) != 0;
+    unsigned work = exchange->late_work;
     exchange->late_work = 0;
     if (!exchange->over) {
-        parts_withdraw(call, all);
+        bmi__absent_withdraw(exchange);
+        if (work != 0)
+            parts_withdraw(call, (work & LATE_WITHDRAW_ALL) != 0);
         bmi__exchange_soon(exchange);
     } else if (bmi__exchange_idle(exchange)) {
         call_release(call);

@@ -15,6 +15,9 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
 /* Frees a call that was refused. */
 void bmi__call_refused(struct call *call);
 
+/* struct bmi__upcalls: the server has withdrawn messages of the reply. */
+void bmi__reply_withdrawn_locked(struct peer *peer, int32_t number, uint8_t flags);
+
 /* Before the first call. Negative: an errno. */
 int bmi__calls_start(void);
 /* Frees the memory of calls that is kept. */

@@ -70,6 +70,16 @@ void bmi__exchange_unlock(struct peer *peer)
         bmi__peer_bury(peer);
 }
 
+struct exchange *bmi__exchange_find_locked(struct peer *peer, bool is_call, int32_t number)
+{
+    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
+        struct exchange *exchange = op->kind == OP_EXCHANGE ? op->buffer : NULL;
+        if (exchange != NULL && exchange->is_call == is_call && exchange->number == number)
+            return exchange;
+    }
+    return NULL;
+}
+
 void bmi__exchange_soon(struct exchange *exchange)
 {
     bmi__work_soon(&exchange->work);
@@ -257,6 +267,28 @@ void bmi__parts_cancel(const bmi_op_id_t *ids, int count, bool discard)
         else if (op != NULL)
             bmi__cancel(op, ids[i]);
     }
+}
+
+bool bmi__absent_awaited_locked(const struct exchange *exchange)
+{
+    uint32_t absent = exchange->absent & ~exchange->withdrawn;
+    for (int i = 0; i < PARTS; i++)
+        if ((absent & PART_BIT(i)) && exchange->in[i].op != NULL)
+            return true;
+    return false;
+}
+
+void bmi__absent_withdraw(struct exchange *exchange)
+{
+    bmi_op_id_t ids[PARTS];
+    int count = 0;
+    struct peer *peer = bmi__exchange_lock(exchange);
+    for (int i = 0; i < PARTS; i++)
+        if ((exchange->absent & PART_BIT(i)) && exchange->in[i].op != NULL)
+            ids[count++] = bmi__op_id(exchange->in[i].op);
+    exchange->withdrawn = exchange->absent;
+    peer_unlock(peer);
+    bmi__parts_cancel(ids, count, false);
 }
 
 bool bmi__parts_none_locked(const struct part parts[PARTS])

@@ -24,8 +24,15 @@
 #include "bmi/rpc/message.h"
 #include "bmi/state/op.h"
 #include "bmi/state/peer.h"
+#include "bmi/state/wire.h"
 
 enum { PART_HEAD, PART_STREAM, PART_BODY, PARTS };
+
+/* The bit of a part: its flag of a CANCEL. */
+#define PART_BIT(which) (1u << (which))
+_Static_assert(WIRE_NO_HEAD == PART_BIT(PART_HEAD) && WIRE_NO_STREAM == PART_BIT(PART_STREAM) &&
+                   WIRE_NO_BODY == PART_BIT(PART_BODY),
+               "the flags of a CANCEL are bits of parts");
 
 /* A message of the exchange. */
 struct part {
@@ -42,6 +49,8 @@ struct exchange {
     struct op *op;            /* in its peer's list */
     struct part out[PARTS], in[PARTS];
     uint32_t outstanding; /* parts under way */
+    uint32_t absent;      /* bits of parts to receive that their sender has withdrawn */
+    uint32_t withdrawn;   /* of these, whose receives were cancelled */
     int32_t number;       /* the messages' tag: chosen by the caller */
     bool is_call;
     bool over;  /* its operation is gone; the next step frees it */
@@ -68,6 +77,8 @@ static inline bool bmi__exchange_up_locked(const struct peer *peer, const struct
     return peer->state == PEER_UP && !(peer->flags & PEER_CLOSING) &&
            !(exchange->ended && !exchange->is_call);
 }
+/* The call, or the request, of that number; NULL: none. */
+struct exchange *bmi__exchange_find_locked(struct peer *peer, bool is_call, int32_t number);
 /* Queues the step. */
 void bmi__exchange_soon(struct exchange *exchange);
 /* Gives the exchange an operation of the peer of its own. false: no memory. */
@@ -97,6 +108,10 @@ int bmi__parts_list_locked(const struct part parts[PARTS], int first, bmi_op_id_
                            int count);
 /* Cancels them. `discard`: the messages of receives will come, and are discarded. No lock. */
 void bmi__parts_cancel(const bmi_op_id_t *ids, int count, bool discard);
+/* Whether a part is being received that its sender has withdrawn. */
+bool bmi__absent_awaited_locked(const struct exchange *exchange);
+/* Cancels the receives of such parts. No lock. */
+void bmi__absent_withdraw(struct exchange *exchange);
 /* Whether no part of these is under way. */
 bool bmi__parts_none_locked(const struct part parts[PARTS]);
 

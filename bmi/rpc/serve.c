@@ -8,6 +8,15 @@
  * reply: the service's, or one of the library with an error; a cancelled one at once. Whatever the
  * sender has announced is received, or discarded, before the request ends, or its CANCEL says that
  * it will not come.
+ *
+ * The service's time-out bounds each time in which the library waits for the caller: for the
+ * stream, for the body, and for the end of the reply. The step sets the timer when the wait begins,
+ * and clears it at its end. The timer notes under the peer's lock that it has expired, and queues
+ * the step. So the poller alone handles it. A stream or a body that did not come is discarded when
+ * it comes, and the call fails with ETIMEDOUT. The messages of a reply that have not gone are
+ * withdrawn without a lock, as if cancelled, and a CANCEL informs the caller of them. The header is
+ * the last: it stays if anything of a later message, an RTS too, may have been queued behind it. If
+ * a message has not ended after a second time-out and cancel_grace_ms, the connection ends.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,6 +27,7 @@
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
+#include "bmi/protocol/frames.h"
 #include "bmi/rpc/exchange.h"
 #include "bmi/rpc/serve.h"
 #include "bmi/rpc/services.h"
@@ -52,10 +62,12 @@ struct bmi_rpc_request {
     void *data;
     struct bmi_deferred run; /* of `run`, outside of all locks */
     struct bmi_task task;    /* BMI_RPC_BLOCKING */
+    struct bmi_timer timer;  /* poller: the service's time-out */
+    enum stage waits_in;     /* poller: the stage that the timer is set for; ARRIVED: not set */
     int status;              /* with which it ends: a negated errno or a BMI error */
-    uint32_t absent;         /* enum rpc_flags: messages that the sender has withdrawn */
-    uint32_t withdrawn;      /* of these, whose receives were cancelled */
     bool cancel_arrived;     /* peer's lock */
+    bool timed_out;          /* peer's lock: the timer has expired */
+    bool reply_withdrawn;    /* poller: the time-out of the reply is over */
     bool answered;           /* the reply was sent, or there is none to send */
     atomic_bool taken;       /* bmi_rpc_reply, bmi_rpc_fail, or bmi_rpc_forward ends it */
     bool service_knows;      /* a function of the service was called */
@@ -69,30 +81,20 @@ struct bmi_rpc_request {
 
 enum action { NOTHING, AGAIN, READ_HEAD, CALL_ARRIVED, RUN };
 
-enum { LATE_CANCELLED = 1, LATE_WITHDRAW = 2, LATE_END = 4, LATE_FORWARD = 8 };
+enum { LATE_CANCELLED = 1, LATE_WITHDRAW = 2, LATE_END = 4, LATE_FORWARD = 8, LATE_TIMED_OUT = 16 };
 
 static void request_step(struct bmi_deferred *work);
 static void request_late(struct bmi_deferred *late);
 
 /* ---- arrival --------------------------------------------------------------------------------- */
 
-static struct bmi_rpc_request *request_find_locked(struct peer *peer, int32_t number)
-{
-    for (struct op *op = peer->ops_first; op != NULL; op = op->peer_next) {
-        struct exchange *exchange = op->kind == OP_EXCHANGE ? op->buffer : NULL;
-        if (exchange != NULL && !exchange->is_call && exchange->number == number)
-            return (struct bmi_rpc_request *)exchange;
-    }
-    return NULL;
-}
-
 void bmi__request_cancelled_locked(struct peer *peer, int32_t number, uint8_t flags)
 {
-    struct bmi_rpc_request *request = request_find_locked(peer, number);
+    struct exchange *exchange = bmi__exchange_find_locked(peer, false, number);
+    struct bmi_rpc_request *request = (struct bmi_rpc_request *)exchange;
     if (request == NULL)
         return; /* it ended before */
-    request->absent |= flags & WIRE_NO_STREAM ? RPC_STREAM_APART : 0;
-    request->absent |= flags & WIRE_NO_BODY ? RPC_BODY_APART : 0;
+    exchange->absent |= flags;
     request->cancel_arrived = true;
     atomic_store(&request->is_cancelled, true);
     bmi__exchange_soon(&request->exchange);
@@ -346,7 +348,39 @@ static void run_queue(struct bmi_rpc_request *request)
     bmi_method_defer(&request->run);
 }
 
-/* ---- the step -------------------------------------------------------------------------------- */
+/* ---- the time-out ---------------------------------------------------------------------------- */
+
+static void timer_expired(struct bmi_timer *timer)
+{
+    struct bmi_rpc_request *request =
+        (struct bmi_rpc_request *)((char *)timer - offsetof(struct bmi_rpc_request, timer));
+    struct peer *peer = bmi__exchange_lock(&request->exchange);
+    request->timed_out = true;
+    bmi__exchange_soon(&request->exchange);
+    peer_unlock(peer);
+}
+
+/* The request waits for its caller, in this stage. */
+static enum action wait_locked(struct bmi_rpc_request *request)
+{
+    int64_t wait_ms = request->service != NULL ? request->service->calls.timeout_ms : 0;
+    if (wait_ms > 0 && request->waits_in != request->stage) {
+        if (request->reply_withdrawn) /* receives that are cancelled may take that long */
+            wait_ms += bmi__setting(SETTING_CANCEL_GRACE);
+        request->waits_in = request->stage;
+        request->timer.expired = timer_expired;
+        bmi_method_timer_set(&request->timer, (uint64_t)wait_ms);
+    }
+    return NOTHING;
+}
+
+static void wait_over_locked(struct bmi_rpc_request *request)
+{
+    if (request->waits_in != ARRIVED)
+        bmi_method_timer_clear(&request->timer);
+    request->waits_in = ARRIVED;
+    request->timed_out = false;
+}
 
 /* The library ends the request with an error. */
 static void give_up_locked(struct peer *peer, struct bmi_rpc_request *request, int status)
@@ -357,6 +391,65 @@ static void give_up_locked(struct peer *peer, struct bmi_rpc_request *request, i
     request->status = status;
     reply_send_locked(peer, request, status, NULL);
 }
+
+static enum action timed_out_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    bool late = request->waits_in != request->stage; /* it was cancelled meanwhile */
+    wait_over_locked(request);
+    if (late || !is_alive(peer, request))
+        return AGAIN; /* without a link its parts end, too */
+    if (request->reply_withdrawn) {
+        bmi__peer_fail_locked(peer, -ETIMEDOUT, "messages of a request do not end");
+        return NOTHING;
+    }
+    request->reply_withdrawn = request->stage == ENDING;
+    give_up_locked(peer, request, -ETIMEDOUT);
+    bmi__exchange_late(&request->exchange, LATE_TIMED_OUT);
+    return NOTHING;
+}
+
+static bool is_asked(const struct part *part)
+{
+    return part->op != NULL && part->op->stage == SEND_RTS;
+}
+
+static void parts_withdraw(struct bmi_rpc_request *request)
+{
+    bmi_op_id_t ids[2 * PARTS], head = 0;
+    struct exchange *exchange = &request->exchange;
+    const struct part *out = exchange->out;
+    bool reply = request->reply_withdrawn;
+    struct peer *peer = bmi__exchange_lock(exchange);
+    uint32_t asked = peer->counters.rendezvous_sent;
+    bool behind = is_asked(&out[PART_STREAM]) || is_asked(&out[PART_BODY]);
+    int ins = bmi__parts_list_locked(exchange->in, PART_HEAD, ids, 0);
+    int count = reply ? bmi__parts_list_locked(out, PART_STREAM, ids, ins) : ins;
+    peer_unlock(peer);
+    bmi__parts_cancel(ids, ins, true);
+    bmi__parts_cancel(ids + ins, count - ins, false);
+    peer = bmi__exchange_lock(exchange);
+    behind |= out[PART_STREAM].op != NULL || out[PART_BODY].op != NULL ||
+              peer->counters.rendezvous_sent != asked; /* meanwhile, perhaps by these */
+    if (reply && !behind && out[PART_HEAD].op != NULL)
+        head = bmi__op_id(out[PART_HEAD].op);
+    peer_unlock(peer);
+    bmi__parts_cancel(&head, head != 0, false);
+}
+
+/* The caller of a reply that was withdrawn learns which of its messages will not come. */
+static void withdrawn_send_locked(struct peer *peer, struct bmi_rpc_request *request)
+{
+    const struct exchange *exchange = &request->exchange;
+    struct wire_header cancel = {.type = WIRE_CANCEL,
+                                 .tag = wire_tag_of(SPACE_REPLY, exchange->number)};
+    for (int i = 0; i < PARTS; i++)
+        if (exchange->out[i].error < 0)
+            cancel.flags = (uint8_t)(cancel.flags | PART_BIT(i));
+    if (cancel.flags != 0 && is_alive(peer, request))
+        bmi__control_send_locked(peer, cancel, NULL, 0);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static void head_look(struct bmi_rpc_request *request)
 {
@@ -398,7 +491,7 @@ static void streams_look_locked(struct peer *peer)
 static enum action stream_receive_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     if (!stream_fits_locked(peer, request))
-        return NOTHING;
+        return wait_locked(request);
     request->stream = malloc((size_t)request->head.stream);
     request->list_buffer = request->stream;
     request->list_size = (bmi_size_t)request->head.stream;
@@ -416,7 +509,7 @@ static void body_receive_locked(struct peer *peer, struct bmi_rpc_request *reque
 {
     struct bmi_message *arguments = &request->arguments;
     request->stage = BODY;
-    if (apart(request, RPC_BODY_APART) && !(request->absent & RPC_BODY_APART))
+    if (apart(request, RPC_BODY_APART) && !(request->exchange.absent & PART_BIT(PART_BODY)))
         bmi__part_receive_locked(peer, &request->exchange, PART_BODY,
                                  &arguments->buffers[MESSAGE_BODY], &arguments->sizes[MESSAGE_BODY],
                                  arguments->count - MESSAGE_BODY, arguments->body);
@@ -485,34 +578,9 @@ static void rest_discard_locked(struct peer *peer, struct bmi_rpc_request *reque
     static const uint32_t flags[PARTS] = {0, RPC_STREAM_APART, RPC_BODY_APART};
     struct exchange *exchange = &request->exchange;
     for (int i = PART_STREAM; i < PARTS; i++)
-        if (apart(request, flags[i]) && !(request->absent & flags[i]) && !exchange->in[i].started &&
-            is_alive(peer, request))
+        if (apart(request, flags[i]) && !(exchange->absent & PART_BIT(i)) &&
+            !exchange->in[i].started && is_alive(peer, request))
             bmi__part_receive_locked(peer, exchange, i, NULL, NULL, 0, 0);
-}
-
-/* Whether a message is awaited that its sender has withdrawn. */
-static bool awaits_absent(const struct bmi_rpc_request *request)
-{
-    const struct part *in = request->exchange.in;
-    uint32_t absent = request->absent & ~request->withdrawn;
-    return ((absent & RPC_STREAM_APART) && in[PART_STREAM].op != NULL) ||
-           ((absent & RPC_BODY_APART) && in[PART_BODY].op != NULL);
-}
-
-static void absent_withdraw(struct bmi_rpc_request *request)
-{
-    bmi_op_id_t ids[2 * PARTS];
-    struct exchange *exchange = &request->exchange;
-    struct peer *peer = bmi__exchange_lock(exchange);
-    bool stream = (request->absent & RPC_STREAM_APART) != 0;
-    int count = 0;
-    if (stream && exchange->in[PART_STREAM].op != NULL)
-        ids[count++] = bmi__op_id(exchange->in[PART_STREAM].op);
-    if ((request->absent & RPC_BODY_APART) && exchange->in[PART_BODY].op != NULL)
-        ids[count++] = bmi__op_id(exchange->in[PART_BODY].op);
-    request->withdrawn = request->absent;
-    peer_unlock(peer);
-    bmi__parts_cancel(ids, count, false);
 }
 
 /* The request's caller has cancelled it, or has gone. */
@@ -532,24 +600,29 @@ static void cancelled_locked(struct peer *peer, struct bmi_rpc_request *request)
     }
 }
 
-static void ending_locked(struct peer *peer, struct bmi_rpc_request *request)
+static enum action ending_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     rest_discard_locked(peer, request);
     if (request->exchange.outstanding > 0)
-        return;
+        return wait_locked(request);
+    wait_over_locked(request);
     for (int i = 0; i < PARTS; i++)
         if (request->status == 0 && request->exchange.out[i].error < 0)
-            request->status = request->exchange.out[i].error;
+            request->status =
+                request->reply_withdrawn ? -ETIMEDOUT : request->exchange.out[i].error;
+    if (request->reply_withdrawn)
+        withdrawn_send_locked(peer, request);
     bmi__exchange_leave_locked(peer, &request->exchange);
     if (request->stream != NULL)
         streams_look_locked(peer);
     bmi__exchange_late(&request->exchange, LATE_END);
+    return NOTHING;
 }
 
 static enum action next_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     const struct part *in = request->exchange.in;
-    if (awaits_absent(request)) {
+    if (bmi__absent_awaited_locked(&request->exchange)) {
         bmi__exchange_late(&request->exchange, LATE_WITHDRAW);
         return NOTHING;
     }
@@ -558,6 +631,8 @@ static enum action next_locked(struct peer *peer, struct bmi_rpc_request *reques
         if (request->stage != ENDING)
             return NOTHING;
     }
+    if (request->timed_out)
+        return timed_out_locked(peer, request);
     switch (request->stage) {
     case ARRIVED:
         request->stage = STREAM;
@@ -568,18 +643,20 @@ static enum action next_locked(struct peer *peer, struct bmi_rpc_request *reques
         else if (apart(request, RPC_STREAM_APART) && !in[PART_STREAM].started)
             return stream_receive_locked(peer, request);
         else if (in[PART_STREAM].op != NULL)
-            return NOTHING;
+            return wait_locked(request);
         else if (in[PART_STREAM].error < 0)
             give_up_locked(peer, request, in[PART_STREAM].error);
         else
             request->stage = UNPACK;
         return AGAIN;
     case UNPACK:
+        wait_over_locked(request);
         request->stage = UNPACKING;
         return CALL_ARRIVED;
     case BODY:
         if (in[PART_BODY].op != NULL)
-            return NOTHING;
+            return wait_locked(request);
+        wait_over_locked(request);
         if (in[PART_BODY].error < 0) {
             give_up_locked(peer, request, in[PART_BODY].error);
             return AGAIN;
@@ -587,8 +664,7 @@ static enum action next_locked(struct peer *peer, struct bmi_rpc_request *reques
         request->stage = READY;
         return RUN;
     case ENDING:
-        ending_locked(peer, request);
-        return NOTHING;
+        return ending_locked(peer, request);
     default:
         return NOTHING;
     }
@@ -651,10 +727,14 @@ static void request_late(struct bmi_deferred *late)
             request_free(request);
         else
             bmi__exchange_late(&request->exchange, 0); /* after a step that is queued */
-    } else if (work & LATE_WITHDRAW) {
-        absent_withdraw(request);
-        bmi__exchange_soon(&request->exchange);
+        return;
     }
+    if (work & LATE_WITHDRAW)
+        bmi__absent_withdraw(&request->exchange);
+    if (work & LATE_TIMED_OUT)
+        parts_withdraw(request);
+    if (work & (LATE_WITHDRAW | LATE_TIMED_OUT))
+        bmi__exchange_soon(&request->exchange);
 }
 
 /* ---- accessors ------------------------------------------------------------------------------- */

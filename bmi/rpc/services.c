@@ -75,7 +75,7 @@ static int pool_start(void)
 static int service_add(const char *name, const struct bmi_rpc_service *calls)
 {
     if (name == NULL || name[0] == '\0' || calls == NULL || calls->run == NULL ||
-        (calls->options & ~(unsigned)BMI_RPC_BLOCKING) != 0)
+        (calls->options & ~(unsigned)BMI_RPC_BLOCKING) != 0 || calls->timeout_ms < 0)
         return -BMI_EINVAL;
     if (strnlen(name, BMI_RPC_NAME_MAX) == BMI_RPC_NAME_MAX)
         return -BMI_ENAMETOOLONG;

@@ -30,8 +30,9 @@ struct bmi__upcalls {
      * is the callee's, until BMI_unexpected_free. */
     bool (*request_arrived_locked)(struct peer *peer, int32_t number, void *buffer,
                                    bmi_size_t size);
-    /* With the peer's lock held: a CANCEL with these flags. */
+    /* With the peer's lock held: a CANCEL of a request, or of a reply, with these flags. */
     void (*request_cancelled_locked)(struct peer *peer, int32_t number, uint8_t flags);
+    void (*reply_withdrawn_locked)(struct peer *peer, int32_t number, uint8_t flags);
 };
 
 extern const struct bmi__upcalls *bmi__upcalls; /* set before the library runs */

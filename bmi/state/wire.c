@@ -37,7 +37,7 @@ static const struct {
     [WIRE_PING] = {"PING", 0, 0},
     [WIRE_PONG] = {"PONG", 0, 0},
     [WIRE_BYE] = {"BYE", 0, 0},
-    [WIRE_CANCEL] = {"CANCEL", WIRE_NO_STREAM | WIRE_NO_BODY, 0},
+    [WIRE_CANCEL] = {"CANCEL", WIRE_NO_HEAD | WIRE_NO_STREAM | WIRE_NO_BODY, 0},
 };
 
 /* Whether frames of the type carry a tag, and so belong to a space. */

@@ -48,7 +48,8 @@ enum wire_type {
     WIRE_PING,   /* source: to be sent back */
     WIRE_PONG,   /* target: as asked */
     WIRE_BYE,    /* nothing more comes: an orderly end */
-    WIRE_CANCEL, /* tag: a request's, which came before. Its call was cancelled */
+    WIRE_CANCEL, /* tag: a request's, which came before: its call was cancelled; or a reply's, whose
+                    messages that the flags name will not come */
     WIRE_TYPES
 };
 
@@ -63,8 +64,9 @@ enum wire_flags {
     WIRE_UNEXPECTED_CREDIT = 2, /* WANT */
     WIRE_ANNOUNCE = 4,          /* WANT: announcements of the tag were forgotten */
     WIRE_UNUSED = 8,            /* WANT: none; some comes back */
-    WIRE_NO_STREAM = 2,         /* CANCEL: that message of the request will not come */
-    WIRE_NO_BODY = 4            /* CANCEL: the same */
+    WIRE_NO_HEAD = 1,           /* CANCEL: that message of the reply will not come */
+    WIRE_NO_STREAM = 2,         /* CANCEL: the same, also of the request */
+    WIRE_NO_BODY = 4            /* CANCEL: the same, also of the request */
 };
 
 /* The charge of an unmatched message beyond its bytes, both as credit and as memory. */

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-enum { REQUEST_MS = 120000, DRAIN_MS = 5000, STRAYS = 4 };
+enum { REQUEST_MS = 120000, REPLY_MS = 10000, DRAIN_MS = 5000, STRAYS = 4 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
@@ -225,7 +225,8 @@ int server_start(struct server *server, int requests)
 {
     const struct bmi_job_service calls = {.table = &serve,
                                           .data_size = sizeof(struct served),
-                                          .release = release};
+                                          .release = release,
+                                          .timeout_ms = REPLY_MS};
     shares_open(&server->shares, requests, turn_come);
     int result = bmi_job_accept(server->jobs, &stray_table, STRAYS, 0, NULL, &server->strays, NULL);
     for (enum sfs_op op = SFS_WRITE; op < SFS_OPS && result == 0; op++) {

@@ -572,6 +572,7 @@ struct bmi_job_request {
  *              machine's data, to store the arguments in; bmi_rpc_set_data and
  *              bmi_rpc_argument are the library's. NULL: the request has no cheaper pieces, and
  *              the machine unpacks it
+ *   timeout_ms as in struct bmi_rpc_service
  *   release    the request has ended, and its machine, if it had one: frees what its data points
  *              to; then the library frees the data. Any thread calls it, without a lock; it must
  *              not block. NULL: there is nothing to free */
@@ -580,6 +581,7 @@ struct bmi_job_service {
     size_t data_size;
     int (*arrived)(struct bmi_rpc_request *request, struct bmi_message *arguments);
     void (*release)(void *data);
+    int timeout_ms;
 };
 
 /* Offers a service under a name (bmi_rpc_register): starts a machine for each request. A machine

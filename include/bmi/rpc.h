@@ -121,6 +121,12 @@ enum bmi_rpc_service_option {
  *              error. Memory of the reply's and the arguments' pieces is the program's again. The
  *              request is gone when it returns. Called for each request whose `arrived` or `run`
  *              was called
+ *   timeout_ms a caller's time to send the rest of a request (its cheaper pieces), from `arrived`
+ *              or bmi_rpc_resume on, and to take a reply. A request whose rest has not come by then
+ *              fails with ETIMEDOUT. Messages of the reply that have not gone are withdrawn, and
+ *              the caller gets ETIMEDOUT. `ended` gets ETIMEDOUT, too. If a message cannot be
+ *              withdrawn within another time-out and cancel_grace_ms, the connection ends. 0: no
+ *              such bound
  *   withdrawn  the service was withdrawn, by bmi_rpc_unregister or the last BMI_finalize, and its
  *              last request has ended: `argument` is used no more. It must not block
  * All of one request are called one after the other, but cancelled may be called while a BLOCKING
@@ -136,11 +142,12 @@ struct bmi_rpc_service {
     void (*withdrawn)(void *argument);
     void *argument;
     unsigned options; /* of enum bmi_rpc_service_option */
+    int timeout_ms;
 };
 
 /* Offers a service under a name to all peers, until bmi_rpc_unregister or the last BMI_finalize.
  * From the first one on the library offers "bmi.services" as well, which bmi-rpc(1) asks.
- * Returns: 0; EINVAL (not initialized, NULL, no `run`, unknown option, empty name),
+ * Returns: 0; EINVAL (not initialized, NULL, no `run`, unknown option, time < 0, empty name),
  *          ENAMETOOLONG, EEXIST (the name is taken), ENOMEM. Owns: both are copied. Threads: any.
  * Blocks: no. */
 int bmi_rpc_register(const char *name, const struct bmi_rpc_service *service);

@@ -207,19 +207,18 @@ static void back_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
 static const struct {
     const char *name;
     struct bmi_rpc_service service;
-} fronts[] = {{"front", {served_arrived, front_run, front_cancelled, front_ended, NULL, NULL, 0}},
-              {"front pool",
-               {served_arrived, front_run, front_cancelled, front_ended, NULL, NULL,
-                BMI_RPC_BLOCKING}},
-              {"front later",
-               {later_arrived, front_run, front_cancelled, front_ended, NULL, NULL, 0}},
-              {"misuse", {served_arrived, misuse_run, front_cancelled, front_ended, NULL, NULL, 0}},
-              {"stale", {served_arrived, stale_run, front_cancelled, front_ended, NULL, NULL, 0}}},
-  backs[] = {{"back", {served_arrived, back_run, NULL, back_ended, NULL, NULL, 0}},
-             {"failing", {served_arrived, failing_run, NULL, back_ended, NULL, NULL, 0}},
+} fronts[] =
+    {{"front", {served_arrived, front_run, front_cancelled, front_ended, NULL, NULL, 0, 0}},
+     {"front pool",
+      {served_arrived, front_run, front_cancelled, front_ended, NULL, NULL, BMI_RPC_BLOCKING, 0}},
+     {"front later", {later_arrived, front_run, front_cancelled, front_ended, NULL, NULL, 0, 0}},
+     {"misuse", {served_arrived, misuse_run, front_cancelled, front_ended, NULL, NULL, 0, 0}},
+     {"stale", {served_arrived, stale_run, front_cancelled, front_ended, NULL, NULL, 0, 0}}},
+  backs[] = {{"back", {served_arrived, back_run, NULL, back_ended, NULL, NULL, 0, 0}},
+             {"failing", {served_arrived, failing_run, NULL, back_ended, NULL, NULL, 0, 0}},
              {"waiting",
-              {served_arrived, waiting_run, waiting_cancelled, back_ended, NULL, NULL, 0}},
-             {"other pieces", {NULL, failing_run, NULL, back_ended, NULL, NULL, 0}}};
+              {served_arrived, waiting_run, waiting_cancelled, back_ended, NULL, NULL, 0, 0}},
+             {"other pieces", {NULL, failing_run, NULL, back_ended, NULL, NULL, 0, 0}}};
 
 enum { FRONTS = sizeof fronts / sizeof *fronts, BACKS = sizeof backs / sizeof *backs };
 

@@ -20,13 +20,13 @@ struct served {
     char tail[8];
 };
 
-static atomic_int ended_count, cancelled_count, wrong_count;
+static atomic_int ended_count, timed_out_count, cancelled_count, wrong_count;
 static _Atomic(struct bmi_rpc_request *) held; /* the last deferred one */
 
 static void served_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
 {
     struct served *served = bmi_rpc_data(request);
-    (void)status;
+    atomic_fetch_add(&timed_out_count, status == -BMI_ETIMEDOUT);
     if (served != NULL) {
         free(served->memory);
         free(served);
@@ -126,6 +126,7 @@ static void services_register(struct rank *rank)
                                                  .run = body_run,
                                                  .ended = served_ended};
     atomic_store(&ended_count, 0);
+    atomic_store(&timed_out_count, 0);
     atomic_store(&cancelled_count, 0);
     atomic_store(&wrong_count, 0);
     NEED_STATUS(rank, bmi_rpc_register("null", &null), 0);
@@ -567,6 +568,86 @@ static void many(struct rank *rank)
     none_unmatched(rank);
 }
 
+/* ---- a caller that does not move ------------------------------------------------------------- */
+
+enum { STILL_CALLS = 240, STILL_LARGE = 24, STILL_MS = 300 };
+
+/* The body of the first request, and those of the first replies, are too large to be sent before
+ * their receiver makes progress; of the other replies there are too many. */
+static void still_call(struct rank *rank)
+{
+    static struct op ops[STILL_CALLS];
+    static struct caller callers[STILL_CALLS];
+    char *memory = memory_take(rank, LARGE);
+    int timed_out = 0, withdrawn = 0, lost = 0;
+    /* libfabric cannot withdraw a message, so the connection ends */
+    bool may_lose = strncmp(rank->method->scheme, "ofi", 3) == 0;
+    pattern_fill(memory, LARGE, 5);
+    for (int i = 0; i < STILL_CALLS; i++) {
+        uint64_t size = i == 0 ? LARGE : 10;
+        uint64_t reply_size = i < STILL_LARGE ? MIB : 3900;
+        callers[i] = (struct caller){.size = reply_size,
+                                     .memory = memory_take(rank, (bmi_size_t)reply_size)};
+        call_begin(rank, &ops[i], "still", body_pack(memory, size, reply_size, 5, BMI_PACK_CHEAPER),
+                   body_unpack, &callers[i], 0);
+    }
+    op_collect(rank, 20); /* sends what can be sent: the server makes no progress yet */
+    rank_signal(rank, RECEIVER);
+    rank_read_idle(rank, RECEIVER, &withdrawn, sizeof withdrawn);
+    for (int i = 0; i < STILL_CALLS; i++) {
+        bmi_error_code_t error = call_end(rank, &ops[i]);
+        timed_out += error == -BMI_ETIMEDOUT;
+        lost += may_lose && error_is_loss(error);
+        if (error != -BMI_ETIMEDOUT && !(may_lose && error_is_loss(error)))
+            CHECK_STATUS(rank, error, 0);
+        if (error == 0)
+            CHECK(rank, pattern_holds(callers[i].memory, (bmi_size_t)callers[i].size, 6));
+        memory_give_back(callers[i].memory);
+    }
+    memory_give_back(memory);
+    if (lost > 0)
+        return;
+    CHECK_EQUAL(rank, timed_out, withdrawn);
+    CHECK_STATUS(rank, call(rank, "null", NULL, NULL, NULL, CALL_MS), 0);
+}
+
+/* The service's time-out ends requests of a caller that does not take their replies, or does not
+ * send their bodies. The caller learns of it when it goes on, and other calls do not notice. */
+static void still(struct rank *rank)
+{
+    static const struct bmi_rpc_service service = {.arrived = body_arrived,
+                                                   .run = body_run,
+                                                   .ended = served_ended,
+                                                   .timeout_ms = STILL_MS};
+    const char *progress = getenv("BMI_PROGRESS");
+    if (progress != NULL && strcmp(progress, "background") == 0)
+        rank_skip(rank, "with progress in the background each caller moves");
+    if (rank->role == RECEIVER) {
+        services_register(rank);
+        NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "cancel_grace_ms=20"), 0);
+        NEED_STATUS(rank, bmi_rpc_register("still", &service), 0);
+    }
+    rank_warm_up(rank);
+    if (rank->role == SENDER) {
+        still_call(rank);
+    } else {
+        char go;
+        rank_read_idle(rank, SENDER, &go, 1);
+        while (atomic_load(&ended_count) < STILL_CALLS)
+            op_collect(rank, 10);
+        int withdrawn = atomic_load(&timed_out_count);
+        CHECK(rank, withdrawn >= STILL_LARGE / 2);
+        rank_write(rank, SENDER, &withdrawn, sizeof withdrawn);
+    }
+    rank_barrier(rank);
+    if (rank->role == RECEIVER) {
+        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+        CHECK_STATUS(rank, bmi_rpc_unregister("still"), 0);
+        services_withdraw(rank);
+    }
+    none_unmatched(rank);
+}
+
 /* ---- messages on the wire -------------------------------------------------------------------- */
 
 enum { COUNTED = 8, COUNTED_SIZE = 200000 };
@@ -620,6 +701,7 @@ const struct conformance_case rpc_cases[] = {
     {"RPC", "a deferred request", deferred, 0, 0, 0},
     {"RPC", "one-way calls", one_way, 0, 0, 0},
     {"RPC", "a context with calls is closed", closing, 0, 0, 0},
+    {"RPC", "a caller that does not move", still, PROCESSES, 60, 0},
     {"RPC", "messages of a call", messages, PROCESSES, 0, 0},
     {"RPC", "many at once", many, 0, 0, 0},
     {NULL, NULL, NULL, 0, 0, 0},

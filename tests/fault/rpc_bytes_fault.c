@@ -17,7 +17,7 @@
 
 /* Types with the space of requests or replies in the upper bits. */
 enum { REQUEST = RAW_UNEXPECTED | 1 << 5, REQUEST_PART = RAW_EAGER | 1 << 5 };
-enum { CANCEL = RAW_CANCEL | 1 << 5, CANCEL_REPLY = RAW_CANCEL | 2 << 5 };
+enum { CANCEL = RAW_CANCEL | 1 << 5, CANCEL_PROGRAM = RAW_CANCEL };
 enum { REPLY_PART = RAW_EAGER | 2 << 5, REPLY_UNEXPECTED = RAW_UNEXPECTED | 2 << 5 };
 enum { KIND_REQUEST = 1, KIND_REPLY, STREAM_APART = 2, BODY_APART = 4 };
 enum { HEAD = 32, NAME = 8, MANY = 2500, MEBI = 1 << 20 };
@@ -121,16 +121,16 @@ static void unknown_space(int socket)
     frame_send(socket, RAW_UNEXPECTED | 3 << 5, 1, "x", 1);
 }
 
-static void cancel_of_a_reply(int socket)
+static void cancel_of_no_call(int socket)
 {
-    struct raw_frame cancel = {.type = CANCEL_REPLY, .tag = 1};
+    struct raw_frame cancel = {.type = CANCEL_PROGRAM, .tag = 1};
     (void)raw_send(socket, &cancel, NULL);
 }
 
 /* Each must lose its connection. */
 static void (*const bad[])(int socket) = {garbage_head,    head_too_short,   stream_not_there,
                                           stream_too_long, reply_as_request, unexpected_reply,
-                                          unknown_space,   cancel_of_a_reply};
+                                          unknown_space,   cancel_of_no_call};
 enum { BAD = sizeof bad / sizeof *bad };
 
 static void short_parts(int socket)

@@ -429,8 +429,9 @@ static void message_of_rpc_send(enum rpc_kind kind)
 
 static void cancel_send(void)
 {
-    struct wire_header header = {.type = WIRE_CANCEL, .flags = take() & 6};
-    header.tag = frame_tag(SPACE_REQUEST, take() % SERVED);
+    uint8_t flags = take();
+    struct wire_header header = {.type = WIRE_CANCEL, .flags = flags & (flags & 8 ? 7 : 6)};
+    header.tag = frame_tag(flags & 8 ? SPACE_REPLY : SPACE_REQUEST, take() % SERVED);
     session.script->manual_seen = false;
     if (!session.script->down && !session.script->closing && !session.script->receiving)
         script_send(session.script, header, NULL, 0);

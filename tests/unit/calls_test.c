@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * calls_test.c - calls of bmi/rpc.h to a scripted server, frame by frame: cancels without credit,
- * and time-outs while the connection is being closed.
+ * time-outs while the connection is being closed, and replies that the server withdraws.
  */
 #include "bmi/rpc.h"
+#include "bmi/rpc/head.h"
 #include "tests/unit/script_case.h"
 
 /* The charge of a request to "s" without pieces. */
 enum { REQUEST_CHARGE = 40 + WIRE_MESSAGE_CHARGE, SOON_MS = 10000 };
 
+static int byte_unpack(struct bmi_message *reply, void *argument)
+{
+    return bmi_unpack(reply, argument, 1, BMI_UNPACK_CHEAPER);
+}
+
 static void call(struct script *script, struct posted *posted, int timeout_ms)
 {
+    static char byte;
     const struct bmi_rpc_options options = {.timeout_ms = timeout_ms};
     posted->done = false;
-    CU_ASSERT_EQUAL(bmi_rpc_call(&posted->id, script->address, "s", NULL, NULL, NULL, &options,
-                                 posted, case_context),
+    CU_ASSERT_EQUAL(bmi_rpc_call(&posted->id, script->address, "s", NULL, byte_unpack, &byte,
+                                 &options, posted, case_context),
                     0);
     script_drive();
 }
@@ -70,11 +77,46 @@ static void timed_out_while_closing(void)
     script_close(script);
 }
 
+/* A call whose reply's header will not come, and one that has the header of a reply whose body will
+ * not come. Nothing is sent for either. */
+static void reply_withdrawn(void)
+{
+    static struct posted one, two;
+    const uint64_t piece = UINT64_C(2) << 56 | 1; /* cheaper, 1 byte */
+    const struct rpc_head head = {.kind = RPC_REPLY,
+                                  .flags = RPC_BODY_APART,
+                                  .stream = sizeof piece,
+                                  .body = 1};
+    uint8_t bytes[RPC_HEAD_MAX + sizeof piece];
+    size_t size = bmi__rpc_head_encode(bytes, &head);
+    memcpy(bytes + size, &piece, sizeof piece);
+    size += sizeof piece;
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    call(script, &one, 0);
+    int32_t number = (int32_t)script_expect(script, WIRE_UNEXPECTED, NULL, 0).tag;
+    call(script, &two, 0);
+    struct wire_header cancel = {.type = WIRE_CANCEL,
+                                 .flags = WIRE_NO_HEAD,
+                                 .tag = wire_tag_of(SPACE_REPLY, number)};
+    CU_ASSERT_EQUAL(script_send(script, cancel, NULL, 0), 0);
+    CU_ASSERT_TRUE(failed(&one, BMI_ETIMEDOUT));
+    number = (int32_t)script_expect(script, WIRE_UNEXPECTED, NULL, 0).tag;
+    struct wire_header reply = {.type = WIRE_EAGER,
+                                .tag = wire_tag_of(SPACE_REPLY, number),
+                                .length = (uint32_t)size};
+    CU_ASSERT_EQUAL(script_send(script, reply, bytes, size), 0);
+    cancel = (struct wire_header){.type = WIRE_CANCEL, .flags = WIRE_NO_BODY, .tag = reply.tag};
+    CU_ASSERT_EQUAL(script_send(script, cancel, NULL, 0), 0);
+    CU_ASSERT_TRUE(failed(&two, BMI_ETIMEDOUT));
+    script_close(script);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
         {"cancelled without credit", cancelled_without_credit},
         {"timed out while closing", timed_out_while_closing},
+        {"reply withdrawn", reply_withdrawn},
         CU_TEST_INFO_NULL,
     };
     return script_suite_run("calls", tests);

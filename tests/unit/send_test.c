@@ -289,6 +289,7 @@ static void frames_for_unknown_operations_are_ignored(void)
         {.type = WIRE_VOID, .tag = TAG},
         {.type = WIRE_BYE},
         {.type = WIRE_CANCEL, .tag = TAG + ((wire_tag)SPACE_REQUEST << 32)},
+        {.type = WIRE_CANCEL, .flags = WIRE_NO_HEAD, .tag = TAG + ((wire_tag)SPACE_REPLY << 32)},
         {.type = WIRE_CREDIT},
     };
     struct script *script = open_script(SCRIPT_FRAMES, NULL);

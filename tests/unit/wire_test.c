@@ -36,7 +36,7 @@ static const struct {
     {WIRE_PING, 0, 0, "PING"},
     {WIRE_PONG, 0, 0, "PONG"},
     {WIRE_BYE, 0, 0, "BYE"},
-    {WIRE_CANCEL, WIRE_NO_STREAM | WIRE_NO_BODY, 0, "CANCEL"},
+    {WIRE_CANCEL, WIRE_NO_HEAD | WIRE_NO_STREAM | WIRE_NO_BODY, 0, "CANCEL"},
 };
 
 /* Whether frames of that type carry a tag. */
