@@ -151,15 +151,19 @@ static int server_main(void *argument, int channel)
                                                 .run = work_run,
                                                 .ended = work_ended,
                                                 .options = BMI_RPC_BLOCKING};
-    struct bmi_rpc_service last = work;
+    struct bmi_rpc_service last = work, quick = work;
     char address[64], listening[BMI_MAX_ADDR_LEN];
     bmi_context_id context;
     pthread_t helper;
     test_address(address, *(unsigned *)argument);
     serve(address, 0, listening);
     must(BMI_open_context(&context), "BMI_open_context");
+    char grace[] = "cancel_grace_ms=60000"; /* callers are slow, but take everything */
+    must(BMI_set_info(0, BMI_SETTING, grace), "BMI_set_info");
     must(bmi_rpc_register("work", &work), "bmi_rpc_register");
     must(bmi_rpc_register("pool", &pool), "bmi_rpc_register");
+    quick.timeout_ms = 5;
+    must(bmi_rpc_register("quick", &quick), "bmi_rpc_register");
     last.argument = &last; /* does not forward */
     must(bmi_rpc_register("last", &last), "bmi_rpc_register");
     pthread_create(&helper, NULL, helper_run, NULL);
@@ -248,7 +252,9 @@ static void call_begin(struct call *call, BMI_addr_t server, bmi_context_id cont
     struct bmi_rpc_options options = {0};
     if (!plain && chance_below(chance, 8) == 0)
         options.timeout_ms = 1 + (int)chance_below(chance, 30);
-    call->has_deadline = options.timeout_ms > 0;
+    static const char *const services[] = {"work", "pool", "quick"};
+    unsigned service = (unsigned)chance_below(chance, plain ? 2 : 3);
+    call->has_deadline = options.timeout_ms > 0 || service == 2;
     call->memory = malloc(call->size + 1);
     call->reply = malloc(call->reply_size + 1);
     pattern_fill(call->memory, call->size, call->key, 0);
@@ -262,8 +268,8 @@ static void call_begin(struct call *call, BMI_addr_t server, bmi_context_id cont
     bmi_pack_string(request, forward ? server_urls[chance_below(chance, SERVERS)] : "");
     bmi_pack(request, call->memory, (bmi_size_t)call->size,
              modes[chance_below(chance, 3)] | BMI_UNPACK_CHEAPER);
-    int status = bmi_rpc_call(&call->id, server, chance_below(chance, 2) ? "work" : "pool", request,
-                              reply_unpack, call, &options, call, context);
+    int status = bmi_rpc_call(&call->id, server, services[service], request, reply_unpack, call,
+                              &options, call, context);
     if (status != 0)
         call_end(call, status == 1 ? 0 : status);
 }
