@@ -613,7 +613,7 @@ static enum action ending_locked(struct peer *peer, struct bmi_rpc_request *requ
     if (request->reply_withdrawn)
         withdrawn_send_locked(peer, request);
     bmi__exchange_leave_locked(peer, &request->exchange);
-    if (request->stream != NULL)
+    if (apart(request, RPC_STREAM_APART))
         streams_look_locked(peer);
     bmi__exchange_late(&request->exchange, LATE_END);
     return NOTHING;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * calls_test.c - calls of bmi/rpc.h to a scripted server, frame by frame: cancels without credit,
- * time-outs while the connection is being closed, and replies that the server withdraws.
+ * calls_test.c - calls of bmi/rpc.h, frame by frame. To a scripted server: cancels without credit,
+ * time-outs while the connection is being closed, and replies that the server withdraws. Of a
+ * scripted client: requests that wait for memory.
  */
 #include "bmi/rpc.h"
 #include "bmi/rpc/head.h"
@@ -111,9 +112,69 @@ static void reply_withdrawn(void)
     script_close(script);
 }
 
+/* ---- a scripted client ----------------------------------------------------------------------- */
+
+enum { STREAM = LARGE }; /* two of them are more than peer_memory */
+
+static struct bmi_rpc_request *runs;
+
+static void hold(struct bmi_rpc_request *request)
+{
+    runs = request;
+}
+
+/* A one-way request whose stream travels apart; its sender asks for a receive. */
+static void send_request(struct script *script, int32_t number)
+{
+    const struct rpc_head head = {.kind = RPC_REQUEST,
+                                  .flags = RPC_ONE_WAY | RPC_STREAM_APART,
+                                  .stream = STREAM,
+                                  .name = "hold"};
+    uint8_t bytes[RPC_HEAD_MAX];
+    size_t size = bmi__rpc_head_encode(bytes, &head);
+    struct wire_header header = {.type = WIRE_UNEXPECTED,
+                                 .tag = wire_tag_of(SPACE_REQUEST, number),
+                                 .length = (uint32_t)size};
+    CU_ASSERT_EQUAL(script_send(script, header, bytes, size), 0);
+    header = (struct wire_header){.type = WIRE_RTS,
+                                  .tag = header.tag,
+                                  .source = (uint64_t)number,
+                                  .target = STREAM};
+    CU_ASSERT_EQUAL(script_send(script, header, NULL, 0), 0);
+    script_drive();
+}
+
+/* The first of three requests ends and the second is cancelled before the library looks at either:
+ * the third one gets the memory. */
+static void memory_passes_a_cancelled_one(void)
+{
+    static const struct bmi_rpc_service service = {.run = hold};
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("peer_memory=64K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_rpc_register("hold", &service), 0);
+    struct script *script = open_script(SCRIPT_FRAMES, NULL);
+    runs = NULL;
+    for (int32_t number = 1; number <= 3; number++)
+        send_request(script, number);
+    struct wire_header clear = script_expect(script, WIRE_CTS, NULL, 0);
+    CU_ASSERT_TRUE(clear.target == 1 && script_silent(script));
+    CU_ASSERT_EQUAL(send_data(script, clear.source, 1, STREAM, false, 0), 0);
+    script_drive();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(runs);
+    CU_ASSERT_EQUAL(bmi_rpc_fail(runs, -BMI_EINVAL), 0);
+    struct wire_header cancel = {.type = WIRE_CANCEL,
+                                 .flags = WIRE_NO_STREAM,
+                                 .tag = wire_tag_of(SPACE_REQUEST, 2)};
+    CU_ASSERT_EQUAL(script_send(script, cancel, NULL, 0), 0);
+    script_drive();
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 3);
+    script_close(script);
+    CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
+        {"memory passes a cancelled one", memory_passes_a_cancelled_one},
         {"cancelled without credit", cancelled_without_credit},
         {"timed out while closing", timed_out_while_closing},
         {"reply withdrawn", reply_withdrawn},
