@@ -86,8 +86,7 @@ static void test_new(void)
         {16, 2, {0}, BMI_TASK_LEVEL_CPU, 0, 16},           /* the machine */
         {1, 2, {0}, BMI_TASK_LEVEL_NUMA, 8, 4},            /* not below nodes */
         {4, -1, {4, 0, 4, 4}, BMI_TASK_LEVEL_CPU, 4, 4},   /* the only free node */
-        {2, 2, {0, 0, 8, 0}, BMI_TASK_LEVEL_NUMA, 8, 8},   /* a full node: with its neighbour */
-        {2, 2, {0, 0, 40, 0}, BMI_TASK_LEVEL_NUMA, 12, 4}, /* the neighbour alone */
+        {2, 2, {0, 0, 12, 0}, BMI_TASK_LEVEL_NUMA, 12, 4}, /* a full node: its neighbour */
         {2, 2, {8, 8, 3, 8}, BMI_TASK_LEVEL_NUMA, 8, 4},   /* all full: the memory's own */
         {4, -1, {0, 2, 2, 2}, BMI_TASK_LEVEL_NUMA, 0, 4},  /* most room */
     };
@@ -205,6 +204,32 @@ static void test_find(void)
     bmi__place_load_close(&before);
 }
 
+/* A node that has less to do than the mean keeps its memory; copies that are under way make more of
+ * them dear. */
+static void test_restraint(void)
+{
+    struct bmi__place_load load;
+    struct bmi__place_region region;
+    struct bmi__place_choice choice;
+    struct bmi__place_group group = group_make(&region, 1, 12, MIB, 0, 0);
+    const struct bmi__place_group *all = &group;
+    CU_ASSERT_EQUAL_FATAL(bmi__place_load_open(&machine, &load), 0);
+    fill(&load, 0, 3);
+    bmi__place_load_add(&machine, &load, &group);
+    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), 0);
+    CU_ASSERT_EQUAL(choice.placement, BMI_TASK_PLACE_BOTH);
+    for (int i = 0; i < 8; i++)
+        bmi__place_load_copy(&machine, &load, 0, 1, true);
+    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), -1);
+    for (int i = 0; i < 8; i++)
+        bmi__place_load_copy(&machine, &load, 0, 1, false);
+    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), 0);
+    fill(&load, 2, 12);
+    fill(&load, 3, 12);
+    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), -1);
+    bmi__place_load_close(&load);
+}
+
 /* A node has more work than its memory serves: idle nodes take tasks with their memory until no
  * one gains, and then no task moves back. */
 static void test_settles(void)
@@ -281,6 +306,7 @@ int main(void)
         {"a group that opens", test_new_within},
         {"stay, move, memory, both", test_choose},
         {"idle CPUs look for work", test_find},
+        {"limits of moves", test_restraint},
         {"moves come to an end", test_settles},
         CU_TEST_INFO_NULL,
     };

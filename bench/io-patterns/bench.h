@@ -44,6 +44,12 @@ enum contender {
     CONTENDER_MEMCPY,    /* one process copies as much within its memory */
     CONTENDER_SPINLOCK,  /* the tree of lists of PIOMan's paper */
     CONTENDER_LINE,      /* a cache line that goes to another CPU and back */
+    CONTENDER_MIXED,     /* place: the task manager's decisions */
+    CONTENDER_UNPLACED,  /* place: other policies, and the lower bound */
+    CONTENDER_RANDOM,
+    CONTENDER_TASKS_ONLY,
+    CONTENDER_NEXT_TOUCH,
+    CONTENDER_BOUND,
     CONTENDER_COUNT
 };
 
@@ -56,7 +62,7 @@ enum contender {
 #define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL) | BITS_TLS)
 #define BITS_MPI (BIT(CONTENDER_MPI) | BIT(CONTENDER_MPI_PROBE))
 /* The measured contenders; all others are references. */
-#define BITS_OURS (BITS_BMI_OURS | BIT(CONTENDER_LOCK_FREE))
+#define BITS_OURS (BITS_BMI_OURS | BIT(CONTENDER_LOCK_FREE) | BIT(CONTENDER_MIXED))
 
 /* Options that only some patterns use. */
 enum {

@@ -43,6 +43,22 @@ PY
 # given the task manager's pattern, then panel and label distinguish its rows
 "$bench" tasks --reps 2 --messages 20 --threads 1,2 --json "$folder/tasks.json" \
   --plot "$folder/tasks.svg" >"$folder/table" || fail "tasks"
+# Seeds repeat: the same times and traces; no schedule is faster than the bound.
+for run in 1 2; do
+  "$bench" place --reps 2 --size 1M --tree "package:2 numa:1 core:4 pu:1" --json "$folder/place$run.json" \
+    --plot "$folder/place.svg" >"$folder/place$run" || fail "place"
+done
+cmp "$folder/place1.json" "$folder/place2.json" || fail "place: another trace for the same seeds"
+python3 - "$folder" <<'PY' || fail "JSON or SVG of place: $(cat "$folder/place1")"
+import json, sys, xml.dom.minidom
+rows = {}
+for line in map(json.loads, open(sys.argv[1] + "/place1.json")):
+    rows.setdefault(line["label"], {})[line["implementation"]] = line["samples"]
+assert len(rows) == 11 and all(len(row) == 6 for row in rows.values())
+for row in rows.values():
+    assert all(bound < time * 1.000001 for times in row.values() for bound, time in zip(row["bound"], times))
+xml.dom.minidom.parse(sys.argv[1] + "/place.svg")
+PY
 python3 - "$folder" <<'PY' || fail "JSON or SVG of tasks: $(cat "$folder/table")"
 import json, sys, xml.dom.minidom
 lines = [json.loads(line) for line in open(sys.argv[1] + "/tasks.json")]
@@ -163,6 +179,8 @@ refused flow --compute 100
 refused flow --progress background --compute 0
 refused flow --on sender
 refused tasks --threads 0
+refused place --tree nonsense:0
+refused place --verify
 wrong latency --progress background --role client --servers tcp://127.0.0.1:1
 grep -q "the progress that they were started with" "$folder/out" || fail "$(cat "$folder/out")"
 refused latency --clients 2

@@ -10,15 +10,28 @@
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
     pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
     pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake, pattern_rpc,
-    pattern_clients;
+    pattern_clients, pattern_place;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,      &pattern_write,   &pattern_latency,
-    &pattern_bandwidth, &pattern_rate,    &pattern_testcost,
-    &pattern_reapcost,  &pattern_idle,    &pattern_memory,
-    &pattern_job,       &pattern_tasks,   &pattern_overlap,
-    &pattern_threads,   &pattern_flow,    &pattern_handshake,
-    &pattern_rpc,       &pattern_clients, NULL,
+    &pattern_read,
+    &pattern_write,
+    &pattern_latency,
+    &pattern_bandwidth,
+    &pattern_rate,
+    &pattern_testcost,
+    &pattern_reapcost,
+    &pattern_idle,
+    &pattern_memory,
+    &pattern_job,
+    &pattern_tasks,
+    &pattern_overlap,
+    &pattern_threads,
+    &pattern_flow,
+    &pattern_handshake,
+    &pattern_rpc,
+    &pattern_clients,
+    &pattern_place,
+    NULL,
 };
 
 const struct pattern *pattern_named(const char *name)
@@ -66,6 +79,12 @@ const char *contender_name(enum contender contender)
         [CONTENDER_MEMCPY] = "memcpy",
         [CONTENDER_SPINLOCK] = "spinlock",
         [CONTENDER_LINE] = "line",
+        [CONTENDER_MIXED] = "mixed",
+        [CONTENDER_UNPLACED] = "none",
+        [CONTENDER_RANDOM] = "random",
+        [CONTENDER_TASKS_ONLY] = "tasks-only",
+        [CONTENDER_NEXT_TOUCH] = "next-touch",
+        [CONTENDER_BOUND] = "bound",
     };
     return names[contender];
 }

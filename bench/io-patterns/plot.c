@@ -39,6 +39,12 @@ static const char *const colours[CONTENDER_COUNT] = {
     [CONTENDER_MEMCPY] = "#999999",
     [CONTENDER_SPINLOCK] = "#d55e00",
     [CONTENDER_LINE] = "#999999",
+    [CONTENDER_MIXED] = "#0072b2",
+    [CONTENDER_UNPLACED] = "#d55e00",
+    [CONTENDER_RANDOM] = "#e69f00",
+    [CONTENDER_TASKS_ONLY] = "#cc79a7",
+    [CONTENDER_NEXT_TOUCH] = "#009e73",
+    [CONTENDER_BOUND] = "#999999",
 };
 
 struct plot {
