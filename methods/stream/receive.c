@@ -305,7 +305,7 @@ static void layer_follow(struct stream_link *link, int result)
         stream_unlock(&link->send_lock);
         stream_flush(&link->base);
     }
-    if (result == PASS_MORE && bytes->unread && bytes->unread(link)) {
+    if (result > 0 && bytes->unread && bytes->unread(link)) {
         link->unread = true;
         stream_link_kick(link);
     }

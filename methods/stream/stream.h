@@ -119,7 +119,7 @@ bool stream_uring_usable(char why[STREAM_WHY]);
 struct stream_bytes {
     /* 1. Both return bytes moved, or -EAGAIN, or another negated errno. A write with a count of 0
      * sends unsent bytes. A read returns 0 at the stream's end, and less than asked for only if the
-     * socket is empty. The receive lock is held over it. */
+     * socket is empty or bytes are `unread`. The receive lock is held over it. */
     ssize_t (*write)(struct stream_link *link, struct iovec *iov, size_t count);
     ssize_t (*read)(struct stream_link *link, struct iovec *iov, size_t count);
 
@@ -135,7 +135,7 @@ struct stream_bytes {
     /* 4. Whether bytes that write or read accepted or made wait for room in the socket. Any thread.
      */
     bool (*unsent)(const struct stream_link *link);
-    /* 5. Whether bytes may be left that the socket does not report. */
+    /* 5. Whether bytes, or the end, may be left that the socket does not report. */
     bool (*unread)(struct stream_link *link);
     /* 6. Queues the end of our direction, which becomes `unsent`. */
     void (*end)(struct stream_link *link);

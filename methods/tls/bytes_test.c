@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * bytes_test.c - the layer against a peer with good credentials that ends the stream together
+ * with its last data. The peer is an SSL
+ * object of the test with a shared key, on a plain socket; it never reads.
+ */
+#include <CUnit/Basic.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/hmac.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "methods/stream/fake_core.h"
+#include "methods/tls/tls.h"
+
+#define WIRE "test.00000000000000000000000000000001" /* the key's identity, and a process */
+
+enum { INTO_BYTES = 1 << 20, DRIVES = 500, BODY = 64, SMALL = 4096 };
+
+static const unsigned char key[] = "0123456789abcdef";
+static uint8_t into[INTO_BYTES];
+static SSL_CTX *context;
+static SSL *peer;
+static int wire;
+static struct fake_owner *owner;
+
+/* ---- the peer ------------------------------------------------------------------------------- */
+
+static int key_use(SSL *ssl, const EVP_MD *digest, const unsigned char **id, size_t *length,
+                   SSL_SESSION **out)
+{
+    static const unsigned char label[] = "libbmi tls psk 1 " WIRE, cipher[] = {0x13, 0x01};
+    unsigned char secret[32];
+    unsigned int size = sizeof(secret);
+    (void)digest;
+    HMAC(EVP_sha256(), key, sizeof(key) - 1, label, sizeof(label) - 1, secret, &size);
+    *id = (const unsigned char *)WIRE;
+    *length = sizeof(WIRE) - 1;
+    *out = SSL_SESSION_new();
+    return SSL_SESSION_set1_master_key(*out, secret, size) == 1 &&
+           SSL_SESSION_set_cipher(*out, SSL_CIPHER_find(ssl, cipher)) == 1 &&
+           SSL_SESSION_set_protocol_version(*out, TLS1_3_VERSION) == 1;
+}
+
+static void key_file_make(void)
+{
+    static char name[32];
+    static const char line[] = "test:30313233343536373839616263646566\n";
+    int file = memfd_create("psk", 0);
+    if (fchmod(file, S_IRUSR | S_IWUSR) < 0 || write(file, line, sizeof(line) - 1) < 0)
+        abort();
+    snprintf(name, sizeof(name), "/proc/self/fd/%d", file);
+    fake_tls_psk = name;
+}
+
+static void peer_connect(int port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int small = SMALL;
+    wire = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(wire, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    CU_ASSERT_FATAL(connect(wire, (struct sockaddr *)&to, sizeof(to)) == 0);
+    fcntl(wire, F_SETFL, O_NONBLOCK);
+    peer = SSL_new(context);
+    SSL_set_fd(peer, wire);
+    SSL_set_connect_state(peer);
+    CU_ASSERT_FATAL(FAKE_UNTIL(SSL_do_handshake(peer) == 1));
+    fake_accepted[0].into = into;
+    CU_ASSERT_FATAL(FAKE_UNTIL(fake_accepted_count == 1));
+    owner = &fake_accepted[0];
+}
+
+/* What the peer says from here on gathers, and leaves in one write. */
+static void gather(void)
+{
+    SSL_set0_wbio(peer, BIO_new(BIO_s_mem()));
+}
+
+/* Returns false if not all of it went. */
+static bool leave(void)
+{
+    char *bytes;
+    long size = BIO_get_mem_data(SSL_get_wbio(peer), &bytes);
+    ssize_t sent = send(wire, bytes, (size_t)size, MSG_NOSIGNAL);
+    (void)BIO_reset(SSL_get_wbio(peer));
+    return sent == size;
+}
+
+static void say_data(const void *bytes, size_t size)
+{
+    CU_ASSERT_EQUAL(SSL_write(peer, bytes, (int)size), (int)size);
+}
+
+/* The header of a frame, of whose body nothing has been said. */
+static void say_header(size_t length)
+{
+    uint8_t header[BMI_FRAME_HEADER];
+    fake_header_write(header, 0, length, length);
+    say_data(header, sizeof(header));
+}
+
+/* ---- the method ----------------------------------------------------------------------------- */
+
+static void setup(void)
+{
+    char bound[64];
+    fake_method = &bmi__method_tls;
+    fake_send_buffer = SMALL;
+    context = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_psk_use_session_callback(context, key_use);
+    fake_start();
+    peer_connect(fake_listen(bound, sizeof(bound)));
+    gather();
+}
+
+static void teardown(void)
+{
+    SSL_free(peer);
+    SSL_CTX_free(context);
+    ERR_clear_error();
+    close(wire);
+    CU_ASSERT_EQUAL(fake_stop(), 0);
+}
+
+/* Drives so long, and no longer, that the link would have ended. */
+static bool ends(void)
+{
+    for (int i = 0; i < DRIVES && owner->downs == 0; i++)
+        fake_drive(5);
+    return owner->downs == 1;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+static void an_end_behind_data_is_noticed(void)
+{
+    static const uint8_t body[BODY] = {1};
+    say_header(BODY);
+    say_data(body, BODY);
+    SSL_shutdown(peer);
+    CU_ASSERT_TRUE(leave());
+    CU_ASSERT_TRUE(ends());
+    CU_ASSERT_EQUAL(owner->status, 0);
+    CU_ASSERT_EQUAL(owner->bodies, 1);
+}
+
+int main(void)
+{
+    if (CU_initialize_registry() != CUE_SUCCESS)
+        return 1;
+    key_file_make();
+    CU_pSuite suite = CU_add_suite_with_setup_and_teardown("bytes", NULL, NULL, setup, teardown);
+    CU_ADD_TEST(suite, an_end_behind_data_is_noticed);
+    CU_basic_set_mode(CU_BRM_VERBOSE);
+    CU_basic_run_tests();
+    unsigned failures = CU_get_number_of_failures();
+    CU_cleanup_registry();
+    return failures > 0;
+}
