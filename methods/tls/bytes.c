@@ -10,7 +10,8 @@
  *
  * Receiving: the SSL reads ahead, so one recv brings several records. It decrypts them one after
  * the other, until the socket is empty or the caller's memory is full; in the latter case the rest
- * is `unread`.
+ * is `unread`. Messages of TLS (updates of keys, tickets) cost more than data: a read that has met
+ * one ends with the data behind it, and more than MESSAGES_MOST of them without data end the link.
  */
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
@@ -23,6 +24,8 @@ enum {
     RECORD = 16384, /* bytes of a record at most */
     CHUNK = 8 * RECORD,
     READ_AHEAD = 4 * RECORD + 4096,
+    OUT_MOST = 16 * RECORD, /* a peer that does not read its answers ends there */
+    MESSAGES_MOST = 32,
     RECORD_MORE = 32, /* its header, type and tag, rounded up */
     LEAST_ROOM = 512
 };
@@ -127,12 +130,21 @@ static bool out_append_locked(struct tls_link *tls, const void *bytes, size_t si
     return true;
 }
 
-/* Accepts everything: the writer bounds how much that is. */
+static bool out_is_full_locked(struct tls_link *tls)
+{
+    if (!tls->out || tls->out->have < OUT_MOST)
+        return false;
+    tls_cause_log(tls, "it sends messages of TLS and does not read the answers");
+    tls->socket_error = -EPROTO;
+    return true;
+}
+
+/* Accepts what the writer encrypts, which bounds that, and answers to the peer's messages. */
 static int bio_write(BIO *bio, const char *from, size_t size, size_t *written)
 {
+    struct tls_link *tls = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (tls_kernel_has_key(BIO_next(bio))) {
-        struct tls_link *tls = BIO_get_data(bio);
         int result = tls_kernel_write(BIO_next(bio), from, size, written);
         int error = errno;
         BIO_copy_next_retry(bio);
@@ -140,7 +152,7 @@ static int bio_write(BIO *bio, const char *from, size_t size, size_t *written)
             tls->socket_error = -error;
         return result;
     }
-    if (!out_append_locked(BIO_get_data(bio), from, size))
+    if (out_is_full_locked(tls) || !out_append_locked(tls, from, size))
         return 0;
     *written = size;
     return 1;
@@ -270,6 +282,20 @@ static int ssl_make(struct tls_link *tls)
     return 0;
 }
 
+/* OpenSSL calls it with each message of the handshake protocol before it handles that. */
+static void message_seen(int sent, int version, int type, const void *bytes, size_t size, SSL *ssl,
+                         void *argument)
+{
+    struct tls_link *tls = argument;
+    (void)version, (void)bytes, (void)size;
+    if (sent || type != SSL3_RT_HANDSHAKE)
+        return;
+    if (tls->messages <= MESSAGES_MOST)
+        tls->messages++;
+    if (tls->messages > MESSAGES_MOST) /* SSL_read handles no further one */
+        SSL_set_shutdown(ssl, SSL_get_shutdown(ssl) | SSL_RECEIVED_SHUTDOWN);
+}
+
 /* Returns 0 or an errno. */
 static int handshake_done(struct tls_link *tls)
 {
@@ -282,6 +308,8 @@ static int handshake_done(struct tls_link *tls)
     stream_count(tls->link, BMI_COUNT_HANDSHAKES, 1);
     stream_count(tls->link, BMI_COUNT_HANDSHAKES_RESUMED, tls->resumed);
     SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD);
+    SSL_set_msg_callback(tls->ssl, message_seen);
+    SSL_set_msg_callback_arg(tls->ssl, tls);
     tls->kernel_sends = tls_kernel_has_key(BIO_next(SSL_get_wbio(tls->ssl)));
     bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s%s)", base->host ? base->host : "?",
                    (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
@@ -469,23 +497,39 @@ static bool tls_unsent(const struct stream_link *link)
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* Reads into one piece. Returns the bytes; *status is 1, or how the reading ended. */
+enum { READ_MORE = 1, READ_PAUSES = 2 }; /* how a read ended, if not with 0 or an errno */
+
+/* How reading goes on after a call of SSL_read_ex. */
+static int read_status_locked(struct tls_link *tls, int result)
+{
+    bool messages = tls->messages > 0;
+    if (tls->messages > MESSAGES_MOST) {
+        tls_cause_log(tls, "it sends messages of TLS and no data");
+        ERR_clear_error();
+        return -EPROTO;
+    }
+    if (result == 1) {
+        tls->messages = 0;
+        if (tls->read_short && !SSL_has_pending(tls->ssl))
+            return -EAGAIN; /* the socket is empty, too */
+        return messages ? READ_PAUSES : READ_MORE;
+    }
+    int kind = SSL_get_error(tls->ssl, result);
+    if (kind == SSL_ERROR_WANT_READ)
+        return -EAGAIN;
+    return kind == SSL_ERROR_ZERO_RETURN ? 0 : tls_cause_locked(tls);
+}
+
+/* Reads into one piece. Returns the bytes; *status is READ_MORE, or how the reading ended. */
 static size_t piece_read_locked(struct tls_link *tls, const struct iovec *piece, int *status)
 {
     uint8_t *to = piece->iov_base;
     size_t all = 0;
-    while (all < piece->iov_len && *status == 1) {
+    while (all < piece->iov_len && *status == READ_MORE) {
         size_t have = 0;
         int result = SSL_read_ex(tls->ssl, to + all, piece->iov_len - all, &have);
         all += have;
-        if (result == 1 && tls->read_short && !SSL_has_pending(tls->ssl))
-            *status = -EAGAIN; /* the socket is empty, too */
-        if (result == 1)
-            continue;
-        int kind = SSL_get_error(tls->ssl, result);
-        *status = kind == SSL_ERROR_WANT_READ     ? -EAGAIN
-                  : kind == SSL_ERROR_ZERO_RETURN ? 0
-                                                  : tls_cause_locked(tls);
+        *status = read_status_locked(tls, result);
     }
     return all;
 }
@@ -494,15 +538,15 @@ static ssize_t tls_read(struct stream_link *link, struct iovec *iov, size_t coun
 {
     struct tls_link *tls = tls_link_of(link);
     size_t all = 0;
-    int status = 1;
+    int status = READ_MORE;
     if (tls->over)
         return tls->status;
     bmi_lock_take(&tls->lock);
     ERR_clear_error();
     tls->read_short = false;
-    for (size_t i = 0; i < count && status == 1; i++)
+    for (size_t i = 0; i < count && status == READ_MORE; i++)
         all += piece_read_locked(tls, &iov[i], &status);
-    tls->unread = status == 1 && SSL_has_pending(tls->ssl);
+    tls->unread = status == READ_PAUSES || (status == READ_MORE && SSL_has_pending(tls->ssl));
     bmi_lock_give(&tls->lock);
     if (status == 0 || (status < 0 && status != -EAGAIN)) {
         tls->over = tls->unread = true;

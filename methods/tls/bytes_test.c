@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bytes_test.c - the layer against a peer with good credentials that ends the stream together
- * with its last data. The peer is an SSL
+ * bytes_test.c - the layer against a peer with good credentials that sends what it should not:
+ * messages of TLS without end, and an end of the stream together with data. The peer is an SSL
  * object of the test with a shared key, on a plain socket; it never reads.
  */
 #include <CUnit/Basic.h>
@@ -100,6 +100,14 @@ static void say_data(const void *bytes, size_t size)
     CU_ASSERT_EQUAL(SSL_write(peer, bytes, (int)size), (int)size);
 }
 
+static void say_updates(int count, int kind)
+{
+    for (int i = 0; i < count; i++) {
+        CU_ASSERT_EQUAL(SSL_key_update(peer, kind), 1);
+        CU_ASSERT_EQUAL(SSL_do_handshake(peer), 1);
+    }
+}
+
 /* The header of a frame, of whose body nothing has been said. */
 static void say_header(size_t length)
 {
@@ -141,6 +149,60 @@ static bool ends(void)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
+static void updates_without_data_end_the_link(void)
+{
+    say_header(BODY);
+    say_updates(1000, SSL_KEY_UPDATE_NOT_REQUESTED);
+    say_data("", 1);
+    CU_ASSERT_TRUE(leave());
+    CU_ASSERT_TRUE(ends());
+    CU_ASSERT_EQUAL(owner->status, -EPROTO);
+    CU_ASSERT_EQUAL(owner->bodies, 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(fake_logged, "no data"));
+}
+
+static void updates_with_data_pause_the_read(void)
+{
+    enum { AT_ONCE = 4 }; /* passes of one drive */
+    uint8_t body[BODY];
+    const struct stream_link *link = stream_link_of(owner->link);
+    say_header(BODY);
+    for (int i = 0; i < BODY; i++) {
+        body[i] = (uint8_t)(i + 1);
+        say_updates(16, SSL_KEY_UPDATE_NOT_REQUESTED);
+        say_data(&body[i], 1);
+    }
+    CU_ASSERT_TRUE(leave());
+    CU_ASSERT_TRUE_FATAL(FAKE_UNTIL(owner->frames == 1));
+    CU_ASSERT_TRUE(link->body_left >= BODY - AT_ONCE);
+    uint64_t most = 0;
+    for (int i = 0; i < DRIVES && owner->bodies == 0; i++) {
+        uint64_t before = link->body_left;
+        fake_drive(5);
+        most = before - link->body_left > most ? before - link->body_left : most;
+    }
+    CU_ASSERT_EQUAL(owner->bodies, 1);
+    CU_ASSERT_EQUAL(memcmp(into, body, BODY), 0);
+    CU_ASSERT_TRUE(most <= AT_ONCE);
+    CU_ASSERT_EQUAL(owner->downs, 0);
+}
+
+static void unread_answers_end_the_link(void)
+{
+    enum { ROUNDS = 8000, ROUND = 16 };
+    int rounds = 0;
+    say_header((size_t)ROUNDS);
+    for (; rounds < ROUNDS && owner->downs == 0; rounds++) {
+        say_updates(ROUND, SSL_KEY_UPDATE_REQUESTED);
+        say_data("", 1);
+        CU_ASSERT_TRUE_FATAL(leave() || owner->downs > 0);
+        fake_drive(0);
+    }
+    CU_ASSERT_TRUE(ends());
+    CU_ASSERT_EQUAL(owner->status, -EPROTO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(fake_logged, "answers"));
+}
+
 static void an_end_behind_data_is_noticed(void)
 {
     static const uint8_t body[BODY] = {1};
@@ -159,6 +221,9 @@ int main(void)
         return 1;
     key_file_make();
     CU_pSuite suite = CU_add_suite_with_setup_and_teardown("bytes", NULL, NULL, setup, teardown);
+    CU_ADD_TEST(suite, updates_without_data_end_the_link);
+    CU_ADD_TEST(suite, updates_with_data_pause_the_read);
+    CU_ADD_TEST(suite, unread_answers_end_the_link);
     CU_ADD_TEST(suite, an_end_behind_data_is_noticed);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();

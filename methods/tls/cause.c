@@ -104,7 +104,7 @@ int tls_cause_locked(struct tls_link *tls)
     int error = tls->socket_error;
     if (error) {
         ERR_clear_error();
-        if (SSL_is_init_finished(tls->ssl))
+        if (!tls->making)
             return error; /* an end as any other connection's */
         snprintf(text, sizeof(text), "it closed the connection within the handshake%s",
                  tls->read_any ? "" : "; is it a TLS server?");

@@ -50,6 +50,7 @@ struct tls_link {
     int status;                       /* poller: as of a read, if `over` */
     bool read_any : 1;                /* lock: the socket gave a byte at all */
     bool read_short : 1;              /* lock: it gave less than asked for */
+    uint8_t messages : 6;             /* lock: of TLS, that came since data did */
     atomic_bool any_out, any_sending; /* whether these hold anything */
     bool unread;                      /* poller: more can be read without the socket's report */
     bool over;                        /* poller: reading has ended, with `status` */
