@@ -84,6 +84,29 @@ static int connection_take(struct stream_acceptor *acceptor, int listener,
     return fd < 0 ? -errno : fd;
 }
 
+/* A connection waits, and there is no descriptor for it. */
+static void descriptors_short(struct stream_acceptor *acceptor, int error)
+{
+    accept_fails(acceptor, error);
+    if (acceptor->evicts)
+        bmi_method_idle_close(acceptor->method, NULL);
+}
+
+static bool may(struct stream_acceptor *acceptor)
+{
+    return !acceptor->may || acceptor->may(acceptor);
+}
+
+/* A connection waits. Returns whether it may be taken. */
+static bool may_first(struct stream_acceptor *acceptor)
+{
+    if (!may(acceptor) && acceptor->give_way)
+        acceptor->give_way(acceptor);
+    return may(acceptor);
+}
+
+/* Only for the first connection of a batch is it certain that it waits, so only for that one others
+ * give way. The listener reports again while one waits. */
 static void listener_ready(struct bmi_watch *watch, uint32_t events)
 {
     struct stream_listener *listener =
@@ -91,21 +114,20 @@ static void listener_ready(struct bmi_watch *watch, uint32_t events)
     struct stream_acceptor *acceptor = listener->acceptor;
 
     (void)events;
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
+    if (!may_first(acceptor)) {
+        accept_pause(acceptor);
+        return;
+    }
+    for (int i = 0; i < ACCEPT_BATCH && may(acceptor); i++) {
         struct sockaddr_storage from = {0};
-        if (acceptor->may && !acceptor->may(acceptor)) {
-            accept_pause(acceptor);
-            return;
-        }
         int fd = connection_take(acceptor, watch->fd, &from);
         if (fd == -EAGAIN || fd == -EWOULDBLOCK) {
             acceptor->logged = false; /* the backlog is empty: the shortage is over */
             return;
         }
         if (out_of_resources(fd)) {
-            accept_fails(acceptor, fd);
-            if (acceptor->evicts)
-                bmi_method_idle_close(acceptor->method, NULL);
+            if (i == 0)
+                descriptors_short(acceptor, fd);
             return;
         }
         if (fd >= 0)

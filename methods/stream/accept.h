@@ -22,9 +22,13 @@ struct stream_acceptor {
     const struct bmi_method *method;
     /* Takes a connection. Returns its descriptor, or an errno. NULL: as accept4(2). */
     int (*take)(struct stream_acceptor *acceptor, int listener, struct sockaddr_storage *from);
-    /* Whether one more may be taken now; if not, stream_acceptor_resume is called later. NULL:
-     * always. */
+    /* Whether one more may be taken now. NULL: always. */
     bool (*may)(struct stream_acceptor *acceptor);
+    /* A connection waits and may not be taken, or there is no descriptor for it. Ends one that the
+     * core does not know yet, if that has been of no use for long. Returns whether there was any
+     * such: if it did not end, stream_acceptor_resume is called when it does. NULL: there is none.
+     */
+    bool (*give_way)(struct stream_acceptor *acceptor);
     /* A connection came in; the descriptor is the owner's. */
     void (*accepted)(struct stream_acceptor *acceptor, int fd, const struct sockaddr_storage *from);
     bool evicts; /* when descriptors run out, an idle connection is closed */

@@ -202,18 +202,24 @@ static void expired(struct stream_link *link)
 bool stream_secure_may_accept(struct stream_acceptor *acceptor)
 {
     struct stream_state *state = stream_container(acceptor, struct stream_state, acceptor);
+    return state->securing.accepted < (uint32_t)bmi_method_setting("handshakes_max");
+}
+
+/* A peer in its handshake has proved nothing yet, so it goes before any that is connected. */
+bool stream_secure_give_way(struct stream_acceptor *acceptor)
+{
+    struct stream_state *state = stream_container(acceptor, struct stream_state, acceptor);
     struct stream_handshake *at = state->securing.first;
     uint64_t now_ns = bmi_method_now_ns();
+    bool any = at != NULL;
 
-    if (state->securing.accepted < (uint32_t)bmi_method_setting("handshakes_max"))
-        return true;
     for (int i = 0; at && i < LOOKED_AT; i++, at = at->next)
         if ((at->state == STEP_WAITS || at->state == STEP_FULL) &&
             now_ns - at->since_ns > SLOW_NS) {
             expired(at->link);
-            return true;
+            break;
         }
-    return false;
+    return any;
 }
 
 /* Waits for bytes. */

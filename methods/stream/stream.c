@@ -142,6 +142,7 @@ int stream_method_start(size_t size, const struct stream_socket *socket,
         if (error)
             goto undo_engine;
         state->acceptor.may = stream_secure_may_accept;
+        state->acceptor.give_way = stream_secure_give_way;
     }
     *out = state;
     return 0;

@@ -409,8 +409,10 @@ void stream_secure_room(struct stream_link *link);
 void stream_secure_expired(struct stream_link *link);
 /* Frees link->handshake. No step is running. */
 void stream_secure_free(struct stream_link *link);
-/* Whether one more handshake may begin. */
+/* Functions of the acceptor: whether one more handshake may begin; ends one that waits for its peer
+ * for long. */
 bool stream_secure_may_accept(struct stream_acceptor *acceptor);
+bool stream_secure_give_way(struct stream_acceptor *acceptor);
 /* Start and stop. `quiesce` waits until no step runs, and none begins after it. */
 int stream_secure_begin(struct stream_securing *securing);
 void stream_secure_quiesce(struct stream_securing *securing);
