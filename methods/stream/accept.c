@@ -88,6 +88,8 @@ static int connection_take(struct stream_acceptor *acceptor, int listener,
 static void descriptors_short(struct stream_acceptor *acceptor, int error)
 {
     accept_fails(acceptor, error);
+    if (acceptor->give_way && acceptor->give_way(acceptor))
+        return;
     if (acceptor->evicts)
         bmi_method_idle_close(acceptor->method, NULL);
 }

@@ -8,7 +8,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "raw_peer.h"
@@ -37,14 +36,6 @@ static int crowd(void *argument, int channel)
         close(sockets[i]);
     tell_number(channel, 0);
     return 0;
-}
-
-static void descriptors_limit(unsigned limit)
-{
-    struct rlimit now;
-    getrlimit(RLIMIT_NOFILE, &now);
-    now.rlim_cur = limit;
-    CHECK(setrlimit(RLIMIT_NOFILE, &now) == 0, "setrlimit");
 }
 
 /* Processor time over a second in which only the crowd has requests. */

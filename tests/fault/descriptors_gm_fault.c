@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "serve.h"
 
@@ -60,14 +59,6 @@ static void answer(const struct BMI_unexpected_info *info)
                      BMI_post_send(&id, info->addr, "", 1, BMI_EXT_ALLOC, info->tag, operation,
                                    test_context, NULL),
                      1);
-}
-
-static void descriptors_limit(unsigned limit)
-{
-    struct rlimit now;
-    getrlimit(RLIMIT_NOFILE, &now);
-    now.rlim_cur = limit;
-    CHECK(setrlimit(RLIMIT_NOFILE, &now) == 0, "setrlimit");
 }
 
 /* Processor time over a second in which clients wait for a place. */

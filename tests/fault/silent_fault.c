@@ -9,7 +9,6 @@
  * (tcp_host_links), then one with a HELLO replaces one without.
  */
 #include <stdio.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "raw_peer.h"
@@ -45,14 +44,6 @@ static int crowd(void *argument, int channel)
     CHECK(raw_ended(lone, TEST_BOUND_MS), "a host has two connections");
     tell_number(channel, 0);
     return 0;
-}
-
-static void descriptors_limit(rlim_t limit)
-{
-    struct rlimit now;
-    CHECK(getrlimit(RLIMIT_NOFILE, &now) == 0, "getrlimit");
-    now.rlim_cur = limit;
-    CHECK(setrlimit(RLIMIT_NOFILE, &now) == 0, "setrlimit");
 }
 
 static void serve_until_heard(const struct child *child)

@@ -2,9 +2,10 @@
  *
  * tls_handshakes_fault.c - connections that stay in their TLS handshake: their effect on others and on limits. The server is this process.
  *
- * usage: tls_handshakes_fault last
+ * usage: tls_handshakes_fault last|descriptors
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -64,10 +65,95 @@ static int last(void)
     return finish();
 }
 
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+enum { SPARE = 24, SILENT = 60, SHORTAGE_MS = 5000, SERVED_MS = 10000, TAG = 5 };
+
+/* Keeps so many connections that say nothing: makes another one for each that the server ends. */
+static int silent(void *argument, int channel)
+{
+    struct pollfd polled[SILENT + 1] = {{.fd = channel, .events = POLLIN}};
+    (void)argument;
+    hear(channel, listening, sizeof listening);
+    for (int i = 1; i <= SILENT; i++)
+        polled[i] = (struct pollfd){.fd = raw_connect_plain(listening, 0), .events = POLLIN};
+    tell_number(channel, 0);
+    while (poll(polled, SILENT + 1, -1) > 0 && polled[0].revents == 0)
+        for (int i = 1; i <= SILENT; i++)
+            if (polled[i].revents != 0) {
+                close(polled[i].fd);
+                polled[i].fd = raw_connect_plain(listening, 0);
+            }
+    for (int i = 1; i <= SILENT; i++)
+        close(polled[i].fd);
+    return 0;
+}
+
+/* Sends one message, and stays until the order. */
+static int quiet(void *argument, int channel)
+{
+    struct noted message;
+    (void)argument;
+    note_sendunexpected(&message, client_open(channel), "", 0, TAG);
+    noted_good(&message, "a message");
+    tell_number(channel, 0);
+    hear_number(channel);
+    BMI_close_context(test_context);
+    must(BMI_finalize(), "BMI_finalize");
+    return 0;
+}
+
+static void message_free(const struct BMI_unexpected_info *info)
+{
+    must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+}
+
+static void answer(const struct child *child)
+{
+    while (!heard(child->channel, 0))
+        operations_step(10);
+    hear_number(child->channel);
+}
+
+/* Given a client that is quiet, when silent connections take all descriptors again and again, then
+ * the client keeps its connection, and a new one is served. */
+static int descriptors(void)
+{
+    struct echo_report *report = shared_memory(sizeof *report);
+    struct child crowd = child_start("silent crowd", silent, NULL);
+    struct child old_client = child_start("quiet client", quiet, NULL);
+    struct child new_client = echo_client_start(report);
+    test_unexpected = message_free;
+    start();
+    tell(old_client.channel, listening, sizeof listening);
+    answer(&old_client);
+    unsigned usual = descriptors_allow(1024);
+    descriptors_limit(descriptors_open() + SPARE);
+    tell(crowd.channel, listening, sizeof listening);
+    answer(&crowd);
+    serve_for(SHORTAGE_MS);
+    CHECK(method_statistics("bmi_tls").links == 1, "the quiet client's connection has ended");
+
+    uint64_t from = now_ns();
+    echo_client_go(report, &new_client, listening);
+    unsigned took_ms = (unsigned)((now_ns() - from) / 1000000u);
+    printf("  a new client is served after %u ms\n", took_ms);
+    CHECK(took_ms < SERVED_MS * test_slowness(), "a new client waits for %u ms", took_ms);
+    tell_number(old_client.channel, 0);
+    tell_number(crowd.channel, 0);
+    child_end(&crowd);
+    echo_client_end(report, &new_client);
+    child_end(&old_client);
+    descriptors_limit(usual);
+    return finish();
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     test_begin("tls_handshakes_fault", 30);
-    CHECK(strcmp(what, "last") == 0, "usage: tls_handshakes_fault last");
-    return last();
+    if (strcmp(what, "last") == 0)
+        return last();
+    CHECK(strcmp(what, "descriptors") == 0, "usage: tls_handshakes_fault last|descriptors");
+    return descriptors();
 }

@@ -410,3 +410,11 @@ unsigned descriptors_allow(unsigned wanted)
     }
     return (unsigned)limit.rlim_cur;
 }
+
+void descriptors_limit(unsigned limit)
+{
+    struct rlimit now;
+    getrlimit(RLIMIT_NOFILE, &now);
+    now.rlim_cur = limit;
+    CHECK(setrlimit(RLIMIT_NOFILE, &now) == 0, "setrlimit");
+}

@@ -158,5 +158,7 @@ size_t memory_resident(void);
 unsigned descriptors_open(void);
 /* Raises the limit of descriptors to `wanted` if it may; returns the limit. */
 unsigned descriptors_allow(unsigned wanted);
+/* Sets it, up or down. */
+void descriptors_limit(unsigned limit);
 
 #endif
