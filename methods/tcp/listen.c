@@ -31,7 +31,8 @@ static int64_t host_links(struct stream_state *state, const char *host)
 static bool host_may(struct stream_state *state, const char *host)
 {
     int64_t most = bmi_method_setting("tcp_host_links");
-    if (most == 0 || atomic_load(&state->counters[BMI_COUNT_LINKS]) < most)
+    int64_t all = atomic_load(&state->counters[BMI_COUNT_LINKS]) + state->securing.accepted;
+    if (most == 0 || all < most)
         return true;
     const struct bmi_method *method = state->socket->method;
     int64_t count = host_links(state, host);

@@ -40,6 +40,11 @@ static int crowd(void *argument, int channel)
     return 0;
 }
 
+static unsigned long long links(void)
+{
+    return method_statistics(test_method()).links;
+}
+
 /* Steps until all of the crowd was accepted or refused, and the number has settled. */
 static void crowd_arrive(const struct child *child)
 {
@@ -47,8 +52,7 @@ static void crowd_arrive(const struct child *child)
     while (!heard(child->channel, 0))
         operations_step(10);
     hear_number(child->channel);
-    while (method_statistics("bmi_tcp").links_accepted < CONNECTIONS ||
-           method_statistics("bmi_tcp").links > LIMIT)
+    while (method_statistics(test_method()).links_accepted < CONNECTIONS || links() > LIMIT)
         operations_step(10);
 }
 
@@ -61,34 +65,34 @@ int main(void)
     struct child old_client = echo_client_start(&reports[0]);
     struct child new_client = echo_client_start(&reports[1]);
     snprintf(setting, sizeof setting, "tcp_host_links=%d", LIMIT);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve_here(0, listening);
     operations_open();
     must(BMI_set_info(0, BMI_SETTING, setting), "BMI_set_info");
 
     echo_client_go(&reports[0], &old_client, listening);
     crowd_arrive(&crowd_child);
-    printf("  %llu connections of %llu\n", (unsigned long long)method_statistics("bmi_tcp").links,
-           (unsigned long long)method_statistics("bmi_tcp").links_accepted);
+    printf("  %llu connections of %llu\n", links(),
+           (unsigned long long)method_statistics(test_method()).links_accepted);
     unsigned long before = atomic_load(&reports[0].exchanges);
     while (atomic_load(&reports[0].exchanges) < before + 10)
         operations_step(10);
     echo_client_go(&reports[1], &new_client, listening);
-    CHECK(method_statistics("bmi_tcp").links <= LIMIT + 1, "more connections than allowed");
+    CHECK(links() <= LIMIT + 1, "more connections than allowed");
 
     snprintf(setting, sizeof setting, "tcp_host_links=1");
     must(BMI_set_info(0, BMI_SETTING, setting), "BMI_set_info");
     tell_number(crowd_child.channel, 0);
     child_end(&crowd_child);
-    while (method_statistics("bmi_tcp").links > 2)
+    while (links() > 2)
         operations_step(10);
     struct chance chance = {.state = test_seed()};
     struct raw_hello hello = raw_hello_make(&chance);
-    int refused = raw_connect(listening, 0);
+    int refused = raw_connect_plain(listening, 0);
     char byte;
     raw_send_hello(refused, &hello);
     while (recv(refused, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN)
         operations_step(1);
-    CHECK(method_statistics("bmi_tcp").links <= 2, "both clients are busy, and one more was taken");
+    CHECK(links() <= 2, "both clients are busy, and one more was taken");
     close(refused);
 
     atomic_store(&reports[1].stop, true); /* the next call waits until all sessions have ended */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tls_handshakes_fault.c - connections that stay in their TLS handshake: their effect on others and on limits. The server is this process.
+ * tls_handshakes_fault.c - connections that stay in their TLS handshake, or complete it together:
+ * their effect on others and on limits. The server is this process.
  *
- * usage: tls_handshakes_fault last|descriptors
+ * usage: tls_handshakes_fault last|hosts|descriptors
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +15,7 @@
 #include <unistd.h>
 
 #include "raw_peer.h"
+#include "raw_tls.h"
 #include "serve.h"
 
 enum { SLOW_MS = 1000 }; /* a handshake that waits for its peer so long gives way */
@@ -62,6 +66,51 @@ static int last(void)
     close(slow);
     close(second);
     close(third);
+    return finish();
+}
+
+/* ---- a host's limit -------------------------------------------------------------------------- */
+
+enum { LINKS_MOST = 4, CONNECTIONS = 8 };
+
+/* Goes on with a session's handshake. Returns whether that has failed. */
+static bool session_fails(SSL *ssl)
+{
+    int result = SSL_connect(ssl);
+    int kind = SSL_get_error(ssl, result);
+    return result != 1 && kind != SSL_ERROR_WANT_READ && kind != SSL_ERROR_WANT_WRITE;
+}
+
+/* Given a limit for a host, when more connections are there before the first handshake, then no
+ * more than the limit are up in the end. */
+static int hosts(void)
+{
+    SSL *sessions[CONNECTIONS];
+    bool failed[CONNECTIONS] = {false};
+    unsigned failures = 0, links = 0;
+    start();
+    setting("tcp_host_links=4");
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int socket = raw_connect_plain(listening, 0);
+        fcntl(socket, F_SETFL, O_NONBLOCK);
+        sessions[i] = raw_tls_session(socket);
+    }
+    serve_for(100);
+    while (failures + links < CONNECTIONS) {
+        for (int i = 0; i < CONNECTIONS; i++)
+            if (!failed[i] && session_fails(sessions[i])) {
+                failed[i] = true;
+                failures++;
+            }
+        operations_step(10);
+        links = (unsigned)method_statistics("bmi_tls").links;
+        CHECK(links <= LINKS_MOST, "%u connections of a host are up", links);
+    }
+    CHECK(links == LINKS_MOST, "%u connections are up", links);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        close(SSL_get_fd(sessions[i]));
+        SSL_free(sessions[i]);
+    }
     return finish();
 }
 
@@ -154,6 +203,8 @@ int main(int argc, char **argv)
     test_begin("tls_handshakes_fault", 30);
     if (strcmp(what, "last") == 0)
         return last();
-    CHECK(strcmp(what, "descriptors") == 0, "usage: tls_handshakes_fault last|descriptors");
+    if (strcmp(what, "hosts") == 0)
+        return hosts();
+    CHECK(strcmp(what, "descriptors") == 0, "usage: tls_handshakes_fault last|hosts|descriptors");
     return descriptors();
 }
