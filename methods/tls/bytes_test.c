@@ -22,7 +22,7 @@
 
 #define WIRE "test.00000000000000000000000000000001" /* the key's identity, and a process */
 
-enum { INTO_BYTES = 1 << 20, DRIVES = 500, BODY = 64, SMALL = 4096 };
+enum { INTO_BYTES = 1 << 20, DRIVES = 500, BODY = 64, SMALL = 4096, RECORD = 16384 };
 
 static const unsigned char key[] = "0123456789abcdef";
 static uint8_t into[INTO_BYTES];
@@ -215,6 +215,20 @@ static void an_end_behind_data_is_noticed(void)
     CU_ASSERT_EQUAL(owner->bodies, 1);
 }
 
+static void records_that_left_are_counted(void)
+{
+    struct stream_link *link = stream_link_of(owner->link);
+    struct iovec all = {into, INTO_BYTES};
+    uint32_t records = tls_link_of(link)->records;
+    ssize_t moved = 0;
+    for (int i = 0; i < DRIVES; i++) {
+        moved = tls_kernel_send(link, &all, 1);
+        records += moved > 0 ? (uint32_t)((moved + RECORD - 1) / RECORD) : 0;
+    }
+    CU_ASSERT_EQUAL(moved, -EAGAIN);
+    CU_ASSERT_EQUAL(tls_link_of(link)->records, records);
+}
+
 int main(void)
 {
     if (CU_initialize_registry() != CUE_SUCCESS)
@@ -225,6 +239,7 @@ int main(void)
     CU_ADD_TEST(suite, updates_with_data_pause_the_read);
     CU_ADD_TEST(suite, unread_answers_end_the_link);
     CU_ADD_TEST(suite, an_end_behind_data_is_noticed);
+    CU_ADD_TEST(suite, records_that_left_are_counted);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();
     unsigned failures = CU_get_number_of_failures();

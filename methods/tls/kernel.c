@@ -53,15 +53,6 @@ int tls_kernel_write(BIO *socket, const char *from, size_t size, size_t *written
     return result;
 }
 
-/* Each write ends a record. */
-static int64_t records_of(const struct iovec *iov, size_t count)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        bytes += iov[i].iov_len;
-    return (int64_t)(bytes / RECORD + 1);
-}
-
 ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t count)
 {
     struct tls_link *tls = tls_link_of(link);
@@ -74,6 +65,8 @@ ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t coun
                        (long long)most);
         return -ECONNRESET;
     }
-    tls->records += (uint32_t)records_of(iov, count);
-    return stream_plain.write(link, iov, count);
+    ssize_t moved = stream_plain.write(link, iov, count);
+    if (moved > 0) /* each write ends a record */
+        tls->records += (uint32_t)((moved + RECORD - 1) / RECORD);
+    return moved;
 }
