@@ -7,7 +7,7 @@
  * of methods/stream.
  *
  * Locks: `lock` of a struct tls_link guards its SSL object and what that writes to; it is held over
- * one call of SSL_read or some records of SSL_write; within it only that of struct tls_sessions
+ * one read of the stream or some records of SSL_write; within it only that of struct tls_sessions
  * (session.c) is taken. The writer (stream.h) sends the ciphertext without it. `lock` of struct
  * tls_contexts guards the contexts.
  */
