@@ -25,6 +25,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+enum { UPDATES_MOST = 32 }; /* of keys without data that a side accepts */
 enum { MOST = 1 << 20, BODY = 1 << 16, PIECE = 65536, DRIVES = 4, ROUNDS = 16 };
 
 struct side {
@@ -39,7 +40,7 @@ static struct {
     const uint8_t *next, *end;
     struct side server, client;
     bool harmed;
-    unsigned frames;
+    unsigned frames, updates; /* of the client; of keys */
 } session;
 
 static uint8_t *into, body[BODY], carried[PIECE], got[PIECE];
@@ -126,7 +127,7 @@ static void handshake_step(struct side *side)
 
 static void server_drive(struct side *side)
 {
-    for (int i = 0; i < DRIVES; i++)
+    for (int i = 0; i < DRIVES || (fake_accepted[0].link && side->link->unread); i++)
         fake_drive(0);
     if (fake_accepted[0].link == NULL)
         side->link = NULL;
@@ -136,11 +137,14 @@ static void server_drive(struct side *side)
 static void client_read(struct side *side)
 {
     struct iovec piece = {got, sizeof got};
-    ssize_t have = tls_bytes.read(side->link, &piece, 1);
-    for (ssize_t i = 0; i < have; i++)
-        require(side->got + (size_t)i < session.server.sent_bytes &&
-                got[i] == session.server.sent[side->got + (size_t)i]);
-    side->got += have > 0 ? (size_t)have : 0;
+    ssize_t have;
+    do {
+        have = tls_bytes.read(side->link, &piece, 1);
+        for (ssize_t i = 0; i < have; i++)
+            require(side->got + (size_t)i < session.server.sent_bytes &&
+                    got[i] == session.server.sent[side->got + (size_t)i]);
+        side->got += have > 0 ? (size_t)have : 0;
+    } while (have > 0 && tls_bytes.unread(side->link));
     side->failed |= have == 0 || (have < 0 && have != -EAGAIN);
     if (tls_bytes.unsent(side->link))
         tls_bytes.write(side->link, NULL, 0);
@@ -236,6 +240,7 @@ static void frame(struct side *from)
 
 static void key_update(struct side *side, bool answered)
 {
+    session.harmed |= ++session.updates > UPDATES_MOST;
     if (side->secure && side->link != NULL)
         SSL_key_update(tls_link_of(side->link)->ssl,
                        answered ? SSL_KEY_UPDATE_REQUESTED : SSL_KEY_UPDATE_NOT_REQUESTED);
@@ -360,7 +365,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     session.next = data;
     session.end = data + size;
     session.harmed = false;
-    session.frames = 0;
+    session.frames = session.updates = 0;
     fake_tls_key_records = 1 << 24;
     side_make(&session.server);
     side_make(&session.client);
