@@ -40,6 +40,7 @@ enum contender {
     CONTENDER_TLS_POLL,
     CONTENDER_MPI,
     CONTENDER_MPI_PROBE, /* the receiver learns sizes by MPI_Mprobe */
+    CONTENDER_MPI_YIELD, /* ranks yield while they wait */
     CONTENDER_FI,        /* libfabric's fi_pingpong */
     CONTENDER_MEMCPY,    /* one process copies as much within its memory */
     CONTENDER_SPINLOCK,  /* the tree of lists of PIOMan's paper */
@@ -60,7 +61,7 @@ enum contender {
 #define BITS_BMI (BITS_BMI_OURS | BIT(CONTENDER_POST)) /* processes of BMI */
 #define BITS_TLS (BIT(CONTENDER_TLS) | BIT(CONTENDER_TLS_POLL))
 #define BITS_RAW (BIT(CONTENDER_RAW) | BIT(CONTENDER_RAW_POLL) | BITS_TLS)
-#define BITS_MPI (BIT(CONTENDER_MPI) | BIT(CONTENDER_MPI_PROBE))
+#define BITS_MPI (BIT(CONTENDER_MPI) | BIT(CONTENDER_MPI_PROBE) | BIT(CONTENDER_MPI_YIELD))
 /* The measured contenders; all others are references. */
 #define BITS_OURS (BITS_BMI_OURS | BIT(CONTENDER_LOCK_FREE) | BIT(CONTENDER_MIXED))
 
@@ -78,7 +79,8 @@ enum {
     TAKES_ON = 512,
     TAKES_MEMORY = 1024,
     TAKES_POST = 2048, /* --post --first --poll */
-    TAKES_ACTIVE = 4096
+    TAKES_ACTIVE = 4096,
+    TAKES_CLASS = 8192
 };
 
 /* The side that computes while a message is on its way. */
@@ -94,7 +96,7 @@ struct work {
     uint8_t pattern;     /* place in the pattern table */
     bool verify;         /* check every byte */
     bool plain;          /* plain buffers instead of BMI_memalloc's; flow, rpc: bare messages, or
-                            MPI's probing */
+                            MPI's probing; is: MPI's yielding */
     bool spin;           /* calls do not wait; sockets spin instead of block */
     uint8_t first;       /* enum first */
     uint8_t on;          /* overlap: the side that computes; rpc, clients: the kind of call */
@@ -184,6 +186,7 @@ struct pattern {
     bool less_is_better;
     bool empty_messages;     /* a size may be 0 */
     bool one_pair;           /* one server and one client only */
+    bool one_client;         /* any number of servers, one client only */
     bool listens_everywhere; /* its server: on all of this host's addresses */
     bool engine_of_server;   /* tcp's engine is its server's choice; the client has epoll */
     bool plain_is_bare;      /* work.plain means bare messages, not other memory */

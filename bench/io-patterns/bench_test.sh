@@ -102,6 +102,20 @@ assert all(line["value"] > 0 and line["unit"] in line["panel"] for line in lines
 xml.dom.minidom.parse(sys.argv[1] + "/rpc.svg")
 PY
 
+# given a sort, then each number of processes has its panels
+"$bench" is --class S --grid 1x1,2x1 --reps 3 --json "$folder/is.json" --plot "$folder/is.svg" \
+  >"$folder/table" 2>&1 || fail "is: $(cat "$folder/table")"
+python3 - "$folder" <<'PY' || fail "JSON or SVG of is: $(cat "$folder/table")"
+import json, sys, xml.dom.minidom
+lines = [json.loads(line) for line in open(sys.argv[1] + "/is.json")]
+rows = [(line["servers"], line["unit"]) for line in lines]
+assert rows == [(n, unit) for n in (1, 2) for unit in ("Mop/s", "us", "%")], rows
+assert all(line["label"] == "S" and line["size"] == 65536 and line["value"] > 0 for line in lines)
+assert all(line["value"] < 100 for line in lines if line["unit"] == "%")
+assert [line["bytes"] for line in lines] == 3 * [0] + 3 * [655360]
+xml.dom.minidom.parse(sys.argv[1] + "/is.svg")
+PY
+
 # given connected clients and both engines, then each has its rows; without io_uring the run ends
 # with the reason
 if "$bench" clients --engine epoll,io_uring --reference raw --size 20,40 --active 10,30 \
@@ -179,6 +193,12 @@ refused flow --compute 100
 refused flow --progress background --compute 0
 refused flow --on sender
 refused tasks --threads 0
+refused is --class C
+refused is --size 64K
+refused is --grid 2x2
+grep -q "one client only" "$folder/out" || fail "two clients of a sort: $(cat "$folder/out")"
+refused read --class S
+refused read --reference mpi-yield
 refused place --tree nonsense:0
 refused place --verify
 wrong latency --progress background --role client --servers tcp://127.0.0.1:1

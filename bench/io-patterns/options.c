@@ -5,6 +5,7 @@
 #include "bmi.h"
 
 #include "bench.h"
+#include "is_sort.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -26,6 +27,7 @@ enum {
     OPTION_COMPUTE,
     OPTION_ON,
     OPTION_TREE,
+    OPTION_CLASS,
     OPTION_ACTIVE,
     OPTION_BYTES,
     OPTION_MESSAGES,
@@ -62,6 +64,7 @@ static const struct option long_options[] = {
     {"compute", required_argument, NULL, OPTION_COMPUTE},
     {"on", required_argument, NULL, OPTION_ON},
     {"tree", required_argument, NULL, OPTION_TREE},
+    {"class", required_argument, NULL, OPTION_CLASS},
     {"active", required_argument, NULL, OPTION_ACTIVE},
     {"msg", required_argument, NULL, OPTION_SIZE},
     {"bytes", required_argument, NULL, OPTION_BYTES},
@@ -99,11 +102,12 @@ static const char help_text[] =
     "                       of --servers and --clients\n"
     "  --bind               bind each process to a CPU, servers first, in turn\n"
     "  --reference LIST     what to run beside BMI: raw, raw-poll (latency, rpc), mpi, mpi-probe\n"
-    "                       (rpc: MPI_Mprobe), post (rpc: posted messages), tls, tls-poll\n"
+    "                       (rpc: MPI_Mprobe), mpi-yield (is: ranks yield while they wait),\n"
+    "                       post (rpc: posted messages), tls, tls-poll\n"
     "                       (latency, rpc): OpenSSL on sockets, fi (latency, bandwidth:\n"
     "                       libfabric's fi_pingpong on the method's provider),\n"
     "                       memcpy (bandwidth: one process's copies within its memory)\n"
-    "  --buffers LIST       latency (both), read, write, bandwidth: BMI's memalloc, plain;\n"
+    "  --buffers LIST       latency (both), read, write, bandwidth, is: BMI's memalloc, plain;\n"
     "                       flow: plain: the bare messages beside it; none: references only\n"
     "  --progress LIST      latency, threads, overlap, flow: BMI's progress by its caller,\n"
     "                       background\n"
@@ -137,6 +141,7 @@ static const char help_text[] =
     "  --on LIST            overlap: computing side: sender, receiver, both (each in turn)\n"
     "  --tree TEXT          tasks, place: a synthetic tree, as hwloc writes it; place:\n"
     "                       or an XML file\n"
+    "  --class LIST         is: S, W, A, B: 2^16, 2^20, 2^23, 2^25 keys (A)\n"
     "  --reps COUNT         samples; the value is their median (5; place: 3; tasks: 21)\n"
     "  --verify             check every byte (not a measurement)\n"
     "  --json FILE          add one JSON object a line\n"
@@ -235,6 +240,16 @@ static void size_take(struct options *options, const char *text)
     options->sizes[options->size_count++] = size_read("size", text, 0, 1u << 30);
 }
 
+static void class_take(struct options *options, const char *text)
+{
+    const struct is_class *kind = is_class_named(text);
+    if (!kind)
+        refuse("--class %s: S, W, A, or B is wanted", text);
+    if (options->size_count == SIZES_MAX)
+        refuse("--class: at most %d", SIZES_MAX);
+    options->sizes[options->size_count++] = 1ull << kind->keys_log2;
+}
+
 static void active_take(struct options *options, const char *text)
 {
     if (options->active_count == SIZES_MAX)
@@ -258,8 +273,8 @@ static void reference_take(struct options *options, const char *text)
             return;
         }
     if (strcmp(text, "none") != 0)
-        refuse("--reference %s: post, raw, raw-poll, tls, tls-poll, mpi, mpi-probe, fi, memcpy, or "
-               "none is wanted",
+        refuse("--reference %s: post, raw, raw-poll, tls, tls-poll, mpi, mpi-probe, mpi-yield, fi, "
+               "memcpy, or none is wanted",
                text);
 }
 
@@ -480,6 +495,8 @@ static unsigned option_takes(int option)
         return TAKES_ON;
     case OPTION_TREE:
         return TAKES_TREE;
+    case OPTION_CLASS:
+        return TAKES_CLASS;
     case OPTION_ACTIVE:
         return TAKES_ACTIVE;
     default:
@@ -512,6 +529,9 @@ static void option_take(struct options *options, struct counts *counts, int opti
         break;
     case OPTION_TREE:
         options->tree = text;
+        break;
+    case OPTION_CLASS:
+        list_each(text, options, class_take);
         break;
     case OPTION_ACTIVE:
         list_each(text, options, active_take);

@@ -50,6 +50,7 @@ static void given_check(const struct options *options)
         {TAKES_COMPUTE, "--compute"},
         {TAKES_ON, "--on"},
         {TAKES_TREE, "--tree"},
+        {TAKES_CLASS, "--class"},
         {TAKES_ACTIVE, "--active"},
     };
     char known[512];
@@ -75,6 +76,7 @@ static void contenders_check(const struct options *options)
         [CONTENDER_TLS_POLL] = "--reference tls-poll",
         [CONTENDER_MPI] = "--reference mpi",
         [CONTENDER_MPI_PROBE] = "--reference mpi-probe",
+        [CONTENDER_MPI_YIELD] = "--reference mpi-yield",
         [CONTENDER_FI] = "--reference fi",
         [CONTENDER_MEMCPY] = "--reference memcpy",
     };
@@ -209,6 +211,9 @@ void options_check(const struct options *options)
     for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
         if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
             refuse("%s: one server and one client only", pattern->name);
+    for (int i = 0; pattern->one_client && i < options->grid_count; i++)
+        if (options->grids[i].clients != 1)
+            refuse("%s: one client only, and the servers do the work", pattern->name);
     for (int i = 0; i < options->size_count; i++)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&
             (!pattern->empty_messages || options->contenders & ~BITS_BMI))

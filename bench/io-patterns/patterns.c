@@ -10,28 +10,13 @@
 extern const struct pattern pattern_read, pattern_write, pattern_latency, pattern_bandwidth,
     pattern_rate, pattern_testcost, pattern_reapcost, pattern_idle, pattern_memory, pattern_job,
     pattern_tasks, pattern_overlap, pattern_threads, pattern_flow, pattern_handshake, pattern_rpc,
-    pattern_clients, pattern_place;
+    pattern_clients, pattern_place, pattern_is;
 
 const struct pattern *const patterns[] = {
-    &pattern_read,
-    &pattern_write,
-    &pattern_latency,
-    &pattern_bandwidth,
-    &pattern_rate,
-    &pattern_testcost,
-    &pattern_reapcost,
-    &pattern_idle,
-    &pattern_memory,
-    &pattern_job,
-    &pattern_tasks,
-    &pattern_overlap,
-    &pattern_threads,
-    &pattern_flow,
-    &pattern_handshake,
-    &pattern_rpc,
-    &pattern_clients,
-    &pattern_place,
-    NULL,
+    &pattern_read,     &pattern_write,    &pattern_latency, &pattern_bandwidth, &pattern_rate,
+    &pattern_testcost, &pattern_reapcost, &pattern_idle,    &pattern_memory,    &pattern_job,
+    &pattern_tasks,    &pattern_overlap,  &pattern_threads, &pattern_flow,      &pattern_handshake,
+    &pattern_rpc,      &pattern_clients,  &pattern_place,   &pattern_is,        NULL,
 };
 
 const struct pattern *pattern_named(const char *name)
@@ -75,6 +60,7 @@ const char *contender_name(enum contender contender)
         [CONTENDER_TLS_POLL] = "tls-poll",
         [CONTENDER_MPI] = "mpi",
         [CONTENDER_MPI_PROBE] = "mpi-probe",
+        [CONTENDER_MPI_YIELD] = "mpi-yield",
         [CONTENDER_FI] = "fi_pingpong",
         [CONTENDER_MEMCPY] = "memcpy",
         [CONTENDER_SPINLOCK] = "spinlock",

@@ -35,6 +35,7 @@ static const char *const colours[CONTENDER_COUNT] = {
     [CONTENDER_TLS_POLL] = "#aa4499",
     [CONTENDER_MPI] = "#009e73",
     [CONTENDER_MPI_PROBE] = "#f0e442",
+    [CONTENDER_MPI_YIELD] = "#999933",
     [CONTENDER_FI] = "#000000",
     [CONTENDER_MEMCPY] = "#999999",
     [CONTENDER_SPINLOCK] = "#d55e00",

@@ -136,7 +136,7 @@ void report_start(const struct report *report)
     printf("%s%s%s, %s: %s of %d", pattern->name, pattern->run_here ? "" : " over ",
            pattern->run_here ? "" : options->method, pattern->unit,
            pattern->low_quartile ? "lower quartile" : "median", options->reps);
-    if (pattern->amount_is_bytes)
+    if (pattern->takes & TAKES_BYTES)
         printf("; %llu bytes%s", (unsigned long long)options->bytes,
                pattern->one_pair ? "" : " a pair");
     if (pattern->takes & TAKES_SEGMENT)

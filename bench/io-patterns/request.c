@@ -74,8 +74,8 @@ void request_decode(struct work *work, const uint8_t bytes[REQUEST_SIZE])
 
 void work_contender_set(struct work *work, const struct options *options, enum contender contender)
 {
-    const unsigned plain =
-        BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_POST) | BIT(CONTENDER_MPI_PROBE);
+    const unsigned plain = BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_POST) |
+                           BIT(CONTENDER_MPI_PROBE) | BIT(CONTENDER_MPI_YIELD);
     const unsigned spins = BIT(CONTENDER_RAW_POLL) | BIT(CONTENDER_TLS_POLL);
     work->plain = BIT(contender) & plain;
     work->spin = options->poll || BIT(contender) & spins;

@@ -118,7 +118,8 @@ const struct pattern pattern_rpc = {
     .plain_is_bare = true,
     .one_pair = true,
     .takes = TAKES_PARTICIPANTS | TAKES_SIZE | TAKES_MESSAGES | TAKES_VERIFY,
-    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_POST) | BITS_RAW | BITS_MPI,
+    .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_POST) | BITS_RAW | BIT(CONTENDER_MPI) |
+                  BIT(CONTENDER_MPI_PROBE),
     .rows = rpc_rows,
     .end_print = rates_print,
     .value = value_rpc,

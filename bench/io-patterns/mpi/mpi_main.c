@@ -15,7 +15,7 @@
 
 static const struct mpi_pattern *const mpi_patterns[] = {&mpi_read,      &mpi_write, &mpi_latency,
                                                          &mpi_bandwidth, &mpi_rate,  &mpi_overlap,
-                                                         &mpi_rpc};
+                                                         &mpi_rpc,       &mpi_is};
 
 const struct mpi_pattern *mpi_pattern_named(const char *name)
 {

@@ -31,7 +31,7 @@ struct mpi_pattern {
 };
 
 extern const struct mpi_pattern mpi_read, mpi_write, mpi_latency, mpi_bandwidth, mpi_rate,
-    mpi_overlap, mpi_rpc;
+    mpi_overlap, mpi_rpc, mpi_is;
 
 const struct mpi_pattern *mpi_pattern_named(const char *name);
 /* Takes one sample, all ranks at once. Returns: a client's seconds, a server's 0. */
