@@ -487,6 +487,21 @@ static void receive_discard(struct peer *peer, struct op *op, bmi_op_id_t id)
     }
 }
 
+void bmi__tombstone_remove_locked(struct peer *peer, wire_tag tag, bool last)
+{
+    struct tag_queue *queue = bmi__tag_queue_find_locked(peer, tag);
+    if (queue == NULL || queue->tombstones == 0)
+        return;
+    struct op *op = last ? queue->receives.last : queue->receives.first;
+    while (op != NULL && !(op->flags & OP_TOMBSTONE))
+        op = last ? op->previous : op->next;
+    if (op != NULL) {
+        bmi__receive_unqueue_locked(queue, op);
+        bmi__op_complete_locked(op, BMI__CANCELLED, 0);
+    }
+    bmi__tag_queue_release_locked(peer, queue);
+}
+
 /* ---- the way in ----------------------------------------------------------------------------- */
 
 /* Cancels it, by the function for its kind. */

@@ -10,6 +10,9 @@ int bmi__cancel(struct op *op, bmi_op_id_t id);
 /* Cancels a receive whose message is sure to come, or has come: that message is discarded, and does
  * not wait for another receive. Another operation is cancelled. */
 void bmi__discard(struct op *op, bmi_op_id_t id);
+/* The peer has withdrawn a message of the tag, whose receive was discarded: the tombstone that
+ * waits for it goes, the last one or the first. */
+void bmi__tombstone_remove_locked(struct peer *peer, wire_tag tag, bool last);
 /* Ends a stream of which no frame is with the method, after `moved` bytes, and informs the
  * receiver. */
 void bmi__stream_cancel_locked(struct peer *peer, struct op *op, bmi_size_t moved);

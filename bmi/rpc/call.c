@@ -4,9 +4,10 @@
  *
  * A call first posts a receive for the reply's header, then the request's header, and behind it the
  * stream and the body, if they travel apart. The server sends one reply to each request, whatever
- * happens to it; so the receive for the header ends, at the latest with the link. When the reply's
- * header is there, the program unpacks its stream, and the body is received to the places that it
- * names. The step looks at the parts that have ended and does the next thing.
+ * happens to it, or a CANCEL of its reply; so the receive for the header ends, at the latest with
+ * the link. When the reply's header is there, the program unpacks its stream, and the body is
+ * received to the places that it names. The step looks at the parts that have ended and does the
+ * next thing.
  *
  * A call that has to end early withdraws what it has not sent. It is reported once no memory of the
  * program is lent any more. If the request's header has gone, the server gets a CANCEL, and the
@@ -332,9 +333,9 @@ static bool wanted(const struct call *call, int which, uint32_t flag)
 void bmi__reply_withdrawn_locked(struct peer *peer, int32_t number, uint8_t flags)
 {
     struct exchange *exchange = bmi__exchange_find_locked(peer, true, number);
+    bmi__exchange_absent_locked(peer, exchange, wire_tag_of(SPACE_REPLY, number), flags);
     if (exchange == NULL)
         return; /* it ended before */
-    exchange->absent |= flags;
     bmi__exchange_end_locked(exchange->op, -ETIMEDOUT);
 }
 

@@ -80,6 +80,27 @@ struct exchange *bmi__exchange_find_locked(struct peer *peer, bool is_call, int3
     return NULL;
 }
 
+void bmi__exchange_absent_locked(struct peer *peer, struct exchange *exchange, wire_tag tag,
+                                 uint32_t parts)
+{
+    for (int i = PART_STREAM; i < PARTS; i++) {
+        const struct part *in = exchange != NULL ? &exchange->in[i] : NULL;
+        bool discarded = in == NULL || (in->started && in->op == NULL && in->error < 0);
+        if ((parts & PART_BIT(i)) && discarded)
+            bmi__tombstone_remove_locked(peer, tag, i == PART_BODY);
+    }
+    if (exchange != NULL)
+        exchange->absent |= parts;
+}
+
+int bmi__exchange_tombstones_locked(const struct peer *peer)
+{
+    int count = 0;
+    for (const struct op *op = peer->ops_first; op != NULL; op = op->peer_next)
+        count += (op->flags & OP_TOMBSTONE) && wire_tag_space(op->tag) != SPACE_PROGRAM;
+    return count;
+}
+
 void bmi__exchange_soon(struct exchange *exchange)
 {
     bmi__work_soon(&exchange->work);

@@ -79,6 +79,12 @@ static inline bool bmi__exchange_up_locked(const struct peer *peer, const struct
 }
 /* The call, or the request, of that number; NULL: none. */
 struct exchange *bmi__exchange_find_locked(struct peer *peer, bool is_call, int32_t number);
+/* A CANCEL names messages (bits of parts) that do not come: notes them, and forgets those of which
+ * the receive was discarded. `exchange`: as found, or NULL. */
+void bmi__exchange_absent_locked(struct peer *peer, struct exchange *exchange, wire_tag tag,
+                                 uint32_t parts);
+/* How many discarded receives of calls and requests still wait for their messages. */
+int bmi__exchange_tombstones_locked(const struct peer *peer);
 /* Queues the step. */
 void bmi__exchange_soon(struct exchange *exchange);
 /* Gives the exchange an operation of the peer of its own. false: no memory. */

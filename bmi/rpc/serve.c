@@ -64,6 +64,7 @@ struct bmi_rpc_request {
     struct bmi_task task;    /* BMI_RPC_BLOCKING */
     struct bmi_timer timer;  /* poller: the service's time-out */
     enum stage waits_in;     /* poller: the stage that the timer is set for; ARRIVED: not set */
+    int steps;               /* poller: of that time, which have gone by */
     int status;              /* with which it ends: a negated errno or a BMI error */
     bool cancel_arrived;     /* peer's lock */
     bool timed_out;          /* peer's lock: the timer has expired */
@@ -92,9 +93,9 @@ void bmi__request_cancelled_locked(struct peer *peer, int32_t number, uint8_t fl
 {
     struct exchange *exchange = bmi__exchange_find_locked(peer, false, number);
     struct bmi_rpc_request *request = (struct bmi_rpc_request *)exchange;
+    bmi__exchange_absent_locked(peer, exchange, wire_tag_of(SPACE_REQUEST, number), flags);
     if (request == NULL)
         return; /* it ended before */
-    exchange->absent |= flags;
     request->cancel_arrived = true;
     atomic_store(&request->is_cancelled, true);
     bmi__exchange_soon(&request->exchange);
@@ -350,26 +351,43 @@ static void run_queue(struct bmi_rpc_request *request)
 
 /* ---- the time-out ---------------------------------------------------------------------------- */
 
+/* The time goes by in steps. While there was no poller, no thread read what the caller has sent:
+ * such a time counts as one step only. A peer that leaves many messages of requests that timed out
+ * unsent loses its connection. */
+enum { STEPS = 8, TOMBSTONES_MOST = 64 };
+
+/* In ms; 0: no bound. */
+static uint64_t step_time(const struct bmi_rpc_request *request)
+{
+    int64_t wait_ms = request->service != NULL ? request->service->calls.timeout_ms : 0;
+    if (wait_ms > 0 && request->reply_withdrawn) /* the grace of receives, and its ticks */
+        wait_ms += bmi__setting(SETTING_CANCEL_GRACE) * 5 / 4 + 5;
+    return (uint64_t)(wait_ms + STEPS - 1) / STEPS;
+}
+
 static void timer_expired(struct bmi_timer *timer)
 {
     struct bmi_rpc_request *request =
         (struct bmi_rpc_request *)((char *)timer - offsetof(struct bmi_rpc_request, timer));
     struct peer *peer = bmi__exchange_lock(&request->exchange);
-    request->timed_out = true;
-    bmi__exchange_soon(&request->exchange);
+    if (++request->steps < STEPS) {
+        bmi_method_timer_set(timer, step_time(request));
+    } else {
+        request->timed_out = true;
+        bmi__exchange_soon(&request->exchange);
+    }
     peer_unlock(peer);
 }
 
 /* The request waits for its caller, in this stage. */
 static enum action wait_locked(struct bmi_rpc_request *request)
 {
-    int64_t wait_ms = request->service != NULL ? request->service->calls.timeout_ms : 0;
-    if (wait_ms > 0 && request->waits_in != request->stage) {
-        if (request->reply_withdrawn) /* receives that are cancelled may take that long */
-            wait_ms += bmi__setting(SETTING_CANCEL_GRACE);
+    uint64_t time_ms = step_time(request);
+    if (time_ms > 0 && request->waits_in != request->stage) {
         request->waits_in = request->stage;
+        request->steps = 0;
         request->timer.expired = timer_expired;
-        bmi_method_timer_set(&request->timer, (uint64_t)wait_ms);
+        bmi_method_timer_set(&request->timer, time_ms);
     }
     return NOTHING;
 }
@@ -400,6 +418,10 @@ static enum action timed_out_locked(struct peer *peer, struct bmi_rpc_request *r
         return AGAIN; /* without a link its parts end, too */
     if (request->reply_withdrawn) {
         bmi__peer_fail_locked(peer, -ETIMEDOUT, "messages of a request do not end");
+        return NOTHING;
+    }
+    if (bmi__exchange_tombstones_locked(peer) > TOMBSTONES_MOST) {
+        bmi__peer_fail_locked(peer, -ETIMEDOUT, "messages of many requests do not come");
         return NOTHING;
     }
     request->reply_withdrawn = request->stage == ENDING;
@@ -491,7 +513,7 @@ static void streams_look_locked(struct peer *peer)
 static enum action stream_receive_locked(struct peer *peer, struct bmi_rpc_request *request)
 {
     if (!stream_fits_locked(peer, request))
-        return wait_locked(request);
+        return NOTHING; /* for memory of other requests, each of which has its time-out */
     request->stream = malloc((size_t)request->head.stream);
     request->list_buffer = request->stream;
     request->list_size = (bmi_size_t)request->head.stream;

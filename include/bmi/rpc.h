@@ -121,12 +121,13 @@ enum bmi_rpc_service_option {
  *              error. Memory of the reply's and the arguments' pieces is the program's again. The
  *              request is gone when it returns. Called for each request whose `arrived` or `run`
  *              was called
- *   timeout_ms a caller's time to send the rest of a request (its cheaper pieces), from `arrived`
- *              or bmi_rpc_resume on, and to take a reply. A request whose rest has not come by then
- *              fails with ETIMEDOUT. Messages of the reply that have not gone are withdrawn, and
- *              the caller gets ETIMEDOUT. `ended` gets ETIMEDOUT, too. If a message cannot be
- *              withdrawn within another time-out and cancel_grace_ms, the connection ends. 0: no
- *              such bound
+ *   timeout_ms a caller's time to send express pieces that travel apart, to send the cheaper ones
+ *              from `arrived` or bmi_rpc_resume on, and to take a reply. A request whose rest has
+ *              not come by then fails with ETIMEDOUT. Messages of the reply that have not gone are
+ *              withdrawn, and the caller gets ETIMEDOUT. `ended` gets ETIMEDOUT, too, unless the
+ *              request had failed before. A time without progress counts as an eighth of it. If a
+ *              message cannot be withdrawn within another time-out and about cancel_grace_ms, the
+ *              connection ends. 0: no such bound
  *   withdrawn  the service was withdrawn, by bmi_rpc_unregister or the last BMI_finalize, and its
  *              last request has ended: `argument` is used no more. It must not block
  * All of one request are called one after the other, but cancelled may be called while a BLOCKING

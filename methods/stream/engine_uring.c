@@ -458,6 +458,8 @@ static int ring_open(struct stream_uring *uring)
                                                   IORING_SETUP_TASKRUN_FLAG,
                                          .cq_entries = COMPLETIONS};
     int error = io_uring_queue_init_params(SUBMISSIONS, &uring->ring, &parameters);
+    if (error == -EINVAL)
+        return -EOPNOTSUPP; /* such a flag is unknown to it */
     if (error)
         return error;
     error = is_recent(&uring->ring) ? pool_make(uring) : -EOPNOTSUPP;

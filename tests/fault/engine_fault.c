@@ -2,7 +2,9 @@
  *
  * engine_fault.c - tcp's engine on io_uring: where a filter of system calls forbids it, epoll is
  * used and the log says why; the end of a thread that has polled harms no connection, nor does one
- * that polled and computes now; large bodies are not copied, whatever comes between them.
+ * that polled and computes now; large bodies are not copied, whatever comes between them; messages
+ * of more links than there are buffers, and room for completions, all arrive; a child that takes
+ * its parent's connections over ends those, and serves new ones.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -15,7 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "serve.h"
 
@@ -51,7 +55,7 @@ static void start(char listening[BMI_MAX_ADDR_LEN])
     static const struct bmi_log_callback callback = {.write = note, .level = BMI_LOG_INFO};
     must(BMI_set_info(0, BMI_LOG_CALLBACK, (void *)&callback), "BMI_LOG_CALLBACK");
     setenv("BMI_TCP_ENGINE", "io_uring", 1);
-    serve("tcp://127.0.0.1:0", 0, listening);
+    serve("tcp://0.0.0.0:0", 0, listening);
     operations_open();
     printf("  %s\n", said);
 }
@@ -91,6 +95,16 @@ static int forbidden(void *argument, int channel)
     exchange(self, in, out, SMALL);
     stop();
     return 0;
+}
+
+/* Whether the engine can be used here. */
+static int usable(void *argument, int channel)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    (void)argument, (void)channel;
+    start(listening);
+    stop();
+    return strstr(said, "engine io_uring") != NULL ? 0 : TEST_SKIP;
 }
 
 /* ---- threads that end ------------------------------------------------------------------------ */
@@ -209,13 +223,159 @@ static void large_bodies_are_not_copied(const struct child *child, const char *l
     CHECK(copied <= (uint64_t)ROUNDS * (ROUNDS - 1) / 2 * SMALL + 8192, "large bodies are copied");
 }
 
+/* ---- a crowd --------------------------------------------------------------------------------- */
+
+/* More than the ring's completions; an address of 127.0.0.0/8 for each makes links of one process
+ * of them. */
+enum { CROWD = 2500, CROWD_LEAST = 300, DESCRIPTORS_BESIDE = 100, CROWD_ROUNDS = 3 };
+
+static unsigned crowd; /* as many as descriptors allow */
+static unsigned crowd_heard;
+static bool crowd_seen[CROWD];
+
+static void crowd_message(const struct BMI_unexpected_info *info)
+{
+    uint32_t number = CROWD;
+    CHECK(info->error_code == 0 && info->size == SMALL, "an unexpected message of %lld bytes: %d",
+          (long long)info->size, info->error_code);
+    memcpy(&number, info->buffer, sizeof number);
+    CHECK(number < crowd && !crowd_seen[number], "message %u came twice", number);
+    crowd_seen[number] = true;
+    crowd_heard++;
+    must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
+}
+
+static int crowd_main(void *argument, int channel)
+{
+    static struct noted sends[CROWD];
+    static char out[CROWD][SMALL];
+    static BMI_addr_t server[CROWD];
+    (void)argument;
+    client_open(channel);
+    unsigned port = (unsigned)hear_number(channel);
+    for (uint32_t i = 0; i < crowd; i++) {
+        char url[64];
+        snprintf(url, sizeof url, "tcp://127.1.%u.%u:%u", i >> 8, i & 255, port);
+        must(BMI_addr_lookup(&server[i], url), url);
+        memcpy(out[i], &i, sizeof i);
+    }
+    for (int round = 0; round < CROWD_ROUNDS; round++) {
+        hear_number(channel);
+        for (uint32_t i = 0; i < crowd; i++)
+            note_sendunexpected(&sends[i], server[i], out[i], SMALL, TAG);
+        CHECK(noted_wait(sends, crowd, 30000), "sends do not end");
+        for (uint32_t i = 0; i < crowd; i++)
+            noted_good(&sends[i], "send");
+        tell_number(channel, 0);
+    }
+    hear_number(channel);
+    stop();
+    return 0;
+}
+
+/* In the first round the links connect. In the others the server comes back to the library when
+ * all messages are there. */
+static void crowd_is_heard(struct child *child, const char *listening)
+{
+    test_unexpected = crowd_message;
+    tell(child->channel, listening, BMI_MAX_ADDR_LEN);
+    tell_number(child->channel, test_port(listening));
+    for (int round = 0; round < CROWD_ROUNDS; round++) {
+        crowd_heard = 0;
+        memset(crowd_seen, 0, sizeof crowd_seen);
+        tell_number(child->channel, round);
+        if (round > 0)
+            hear_number(child->channel);
+        while (crowd_heard < crowd || (round == 0 && !heard(child->channel, 0)))
+            operations_step(10);
+        if (round == 0)
+            hear_number(child->channel);
+    }
+    printf("  %u links, a message each\n", crowd);
+    tell_number(child->channel, 0);
+    child_end(child);
+}
+
+static void descriptors_raise(void)
+{
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit: %s", strerror(errno));
+    limit.rlim_cur = limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: %s", strerror(errno));
+    rlim_t most = limit.rlim_cur - DESCRIPTORS_BESIDE;
+    crowd = most < CROWD ? (unsigned)most : CROWD;
+    CHECK(crowd >= CROWD_LEAST, "%u descriptors are too few", (unsigned)limit.rlim_cur);
+}
+
+/* ---- a child that takes over ----------------------------------------------------------------- */
+
+/* A client that is connected at the fork. */
+static int visitor(void *argument, int channel)
+{
+    struct noted hello, receive;
+    char in[SMALL];
+    (void)argument;
+    BMI_addr_t server = client_open(channel);
+    note_sendunexpected(&hello, server, large_out, 1, TAG);
+    noted_good(&hello, "hello");
+    note_receive(&receive, server, in, SMALL, TAG);
+    CHECK(noted_wait(&receive, 1, 20000) && receive.status == -BMI_ECONNRESET,
+          "the parent's connection: ended %d, status %d", receive.ended, receive.status);
+    note_receive(&receive, server, in, SMALL, TAG);
+    note_sendunexpected(&hello, server, large_out, 1, TAG);
+    noted_good(&hello, "hello to the child");
+    noted_good(&receive, "receive from the child");
+    stop();
+    return 0;
+}
+
+static int forking_server(void *argument, int channel)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct noted answer;
+    (void)argument;
+    start(listening);
+    tell(channel, listening, sizeof listening);
+    test_unexpected = connected;
+    while (sender == 0)
+        operations_step(10);
+    pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0, "fork");
+    if (child > 0)
+        return 0;
+    test_deadline(); /* no other process would end it */
+    while (getppid() == parent)
+        usleep(1000);
+    for (sender = 0; sender == 0;)
+        operations_step(10);
+    note_send(&answer, sender, large_out, SMALL, TAG);
+    noted_good(&answer, "answer");
+    stop();
+    tell_number(channel, 0);
+    _exit(0);
+}
+
+static void child_takes_over(void)
+{
+    char listening[BMI_MAX_ADDR_LEN];
+    struct child client = child_start("a visitor", visitor, NULL);
+    struct child parent = child_start("a server that forks", forking_server, NULL);
+    int channel = dup(parent.channel);
+    hear(channel, listening, sizeof listening);
+    tell(client.channel, listening, sizeof listening);
+    child_end(&parent);
+    child_end(&client);
+    hear_number(channel);
+    close(channel);
+}
+
 int main(void)
 {
     static int errors[] = {ENOSYS, EPERM};
     char listening[BMI_MAX_ADDR_LEN];
     BMI_addr_t self;
     bool filtered = true;
-    test_begin("engine_fault", 60);
+    test_begin("engine_fault", 120);
     for (int i = 0; i < 2; i++) {
         struct child child = child_start("forbidden", forbidden, &errors[i]);
         int status = child_wait(&child);
@@ -223,18 +383,21 @@ int main(void)
               (unsigned)status);
         filtered = filtered && status == 0;
     }
+    struct child asks = child_start("usable", usable, NULL);
+    if (child_wait(&asks) != 0)
+        test_skip("io_uring cannot be used here, as the log says above");
+    child_takes_over();
+    descriptors_raise();
     struct child sends = child_start("sender", sender_main, NULL);
+    struct child many = child_start("a crowd", crowd_main, NULL);
     start(listening);
-    if (strstr(said, "engine io_uring") == NULL) {
-        child_kill(&sends);
-        test_skip("%s", said);
-    }
     must(BMI_addr_lookup(&self, listening), "BMI_addr_lookup");
     threads_end(self);
     thread_computes(self);
     large_bodies_are_not_copied(&sends, listening);
     tell_number(sends.channel, 0);
     child_end(&sends);
+    crowd_is_heard(&many, listening);
     stop();
     if (!filtered)
         test_skip("all but the filters of system calls, of which none can be set here, passed");

@@ -2,8 +2,9 @@
  *
  * calls_test.c - calls of bmi/rpc.h, frame by frame. To a scripted server: cancels without credit,
  * time-outs while the connection is being closed, and replies that the server withdraws. Of a
- * scripted client: requests that wait for memory.
+ * scripted client: requests that wait for memory, and that time out.
  */
+#include "bmi/base/clock.h"
 #include "bmi/rpc.h"
 #include "bmi/rpc/head.h"
 #include "tests/unit/script_case.h"
@@ -123,11 +124,11 @@ static void hold(struct bmi_rpc_request *request)
     runs = request;
 }
 
-/* A one-way request whose stream travels apart; its sender asks for a receive. */
-static void send_request(struct script *script, int32_t number)
+/* A request whose stream travels apart. */
+static void send_head(struct script *script, int32_t number, unsigned flags)
 {
     const struct rpc_head head = {.kind = RPC_REQUEST,
-                                  .flags = RPC_ONE_WAY | RPC_STREAM_APART,
+                                  .flags = flags | RPC_STREAM_APART,
                                   .stream = STREAM,
                                   .name = "hold"};
     uint8_t bytes[RPC_HEAD_MAX];
@@ -136,23 +137,45 @@ static void send_request(struct script *script, int32_t number)
                                  .tag = wire_tag_of(SPACE_REQUEST, number),
                                  .length = (uint32_t)size};
     CU_ASSERT_EQUAL(script_send(script, header, bytes, size), 0);
-    header = (struct wire_header){.type = WIRE_RTS,
-                                  .tag = header.tag,
-                                  .source = (uint64_t)number,
-                                  .target = STREAM};
+    script_drive();
+}
+
+/* A one-way one, whose sender asks for a receive of the stream. */
+static void send_request(struct script *script, int32_t number)
+{
+    send_head(script, number, RPC_ONE_WAY);
+    struct wire_header header = {.type = WIRE_RTS,
+                                 .tag = wire_tag_of(SPACE_REQUEST, number),
+                                 .source = (uint64_t)number,
+                                 .target = STREAM};
     CU_ASSERT_EQUAL(script_send(script, header, NULL, 0), 0);
     script_drive();
+}
+
+/* With timers, unlike script_drive. */
+static void drive_for(int time_ms)
+{
+    uint64_t end_ns = bmi__monotonic_ns() + (uint64_t)time_ms * 1000000u;
+    while (bmi__monotonic_ns() < end_ns) {
+        struct BMI_unexpected_info info;
+        int count;
+        CU_ASSERT_EQUAL(BMI_testunexpected(1, &count, &info, 1), 0);
+    }
+}
+
+static struct script *open_client(const struct bmi_rpc_service *service)
+{
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("peer_memory=64K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_rpc_register("hold", service), 0);
+    runs = NULL;
+    return open_script(SCRIPT_FRAMES, NULL);
 }
 
 /* The first of three requests ends and the second is cancelled before the library looks at either:
  * the third one gets the memory. */
 static void memory_passes_a_cancelled_one(void)
 {
-    static const struct bmi_rpc_service service = {.run = hold};
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("peer_memory=64K"), 0);
-    CU_ASSERT_EQUAL_FATAL(bmi_rpc_register("hold", &service), 0);
-    struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    runs = NULL;
+    struct script *script = open_client(&(struct bmi_rpc_service){.run = hold});
     for (int32_t number = 1; number <= 3; number++)
         send_request(script, number);
     struct wire_header clear = script_expect(script, WIRE_CTS, NULL, 0);
@@ -171,9 +194,75 @@ static void memory_passes_a_cancelled_one(void)
     CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
 }
 
+/* A request whose stream waits for the memory of one that runs does not time out. */
+static void memory_is_not_the_callers_time(void)
+{
+    const struct bmi_rpc_service service = {.run = hold, .timeout_ms = 40};
+    struct script *script = open_client(&service);
+    send_request(script, 1);
+    send_request(script, 2);
+    struct wire_header clear = script_expect(script, WIRE_CTS, NULL, 0);
+    CU_ASSERT_EQUAL(send_data(script, clear.source, 1, STREAM, false, 0), 0);
+    script_drive();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(runs);
+    drive_for(500);
+    CU_ASSERT_TRUE(script_silent(script)); /* one that timed out would be received, and discarded */
+    CU_ASSERT_EQUAL(bmi_rpc_fail(runs, -BMI_EINVAL), 0);
+    script_drive();
+    CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 2);
+    script_close(script);
+    CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
+}
+
+/* Waits for the reply of a request that timed out. */
+static void times_out(struct script *script, int32_t number)
+{
+    for (int i = 0; i < 100 && script_silent(script); i++)
+        drive_for(10);
+    CU_ASSERT_TRUE(script_expect(script, WIRE_EAGER, NULL, 0).tag ==
+                   wire_tag_of(SPACE_REPLY, number));
+}
+
+/* The caller withdraws the stream for which the library still waits. */
+static void nothing_is_left_of_one_that_timed_out(void)
+{
+    const struct bmi_rpc_service service = {.run = hold, .timeout_ms = 8};
+    struct script *script = open_client(&service);
+    send_head(script, 1, 0);
+    times_out(script, 1);
+    CU_ASSERT_PTR_NOT_NULL(script_peer(script)->ops_first);
+    struct wire_header cancel = {.type = WIRE_CANCEL,
+                                 .flags = WIRE_NO_STREAM,
+                                 .tag = wire_tag_of(SPACE_REQUEST, 1)};
+    CU_ASSERT_EQUAL(script_send(script, cancel, NULL, 0), 0);
+    script_drive();
+    CU_ASSERT_PTR_NULL(script_peer(script)->ops_first);
+    ALIVE(script);
+    script_close(script);
+    CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
+}
+
+static void many_that_time_out_end_the_connection(void)
+{
+    enum { MOST = 100 };
+    const struct bmi_rpc_service service = {.run = hold, .timeout_ms = 8};
+    struct script *script = open_client(&service);
+    int32_t number = 1;
+    for (; number < MOST && !script->closing && !script->down; number++) {
+        send_head(script, number, RPC_ONE_WAY);
+        drive_for(20);
+    }
+    CU_ASSERT_TRUE(number > 64 && number < MOST);
+    script_close(script);
+    CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
+}
+
 int main(void)
 {
     CU_TestInfo tests[] = {
+        {"memory is not the caller's time", memory_is_not_the_callers_time},
+        {"nothing is left of one that timed out", nothing_is_left_of_one_that_timed_out},
+        {"many that time out end the connection", many_that_time_out_end_the_connection},
         {"memory passes a cancelled one", memory_passes_a_cancelled_one},
         {"cancelled without credit", cancelled_without_credit},
         {"timed out while closing", timed_out_while_closing},
