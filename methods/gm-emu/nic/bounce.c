@@ -39,6 +39,7 @@ static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uin
 {
     struct nic_ring *ring = &peer->out[NIC_LOW_PRIORITY];
     struct iovec window[NIC_WINDOW];
+    send->full_at = ring->seen;
     send->ring_full = send->number == 0 && nic__answers_full_locked(peer);
     if (send->ring_full)
         return NIC_STEP_BLOCKED;
@@ -49,6 +50,7 @@ static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uin
     uint8_t *place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
     if (place == NULL && nic__ring_refresh(ring, &peer->theirs->consumed[NIC_LOW_PRIORITY]))
         place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
+    send->full_at = ring->seen;
     send->ring_full = place == NULL;
     if (place == NULL)
         return NIC_STEP_BLOCKED;

@@ -328,9 +328,9 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
         runnable =
             runnable || now - send->since_ns >= peer->port->options.resend_timeout_ms * 1000000ull;
     } else if (now >= send->retry_ns && now >= peer->directed_next_ns) {
-        bool blocked = send->ring_full && (nic__answers_full_locked(peer) ||
-                                           atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) ==
-                                               peer->out[NIC_LOW_PRIORITY].seen);
+        bool blocked = send->ring_full &&
+                       (nic__answers_full_locked(peer) ||
+                        atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) == send->full_at);
         runnable = runnable || !blocked;
     }
     bmi_lock_give(&peer->lock);

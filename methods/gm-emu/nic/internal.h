@@ -63,6 +63,7 @@ struct nic_send {
     size_t count;
     uint64_t length;
     uint64_t begin, end;         /* positions of its record, once it is in the ring */
+    uint64_t full_at;            /* if ring_full: what the receiver had consumed then */
     uint64_t since_ns, retry_ns; /* time of the first attempt; no new attempt before retry_ns */
     int status;
     uint8_t size, priority;

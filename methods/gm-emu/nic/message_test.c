@@ -407,6 +407,38 @@ static void one_of_many_that_wakes_us_is_found_at_once(void)
     teardown();
 }
 
+/* The look at time-outs reads what the receiver has consumed, and moves no send. */
+static void room_that_a_look_has_seen_is_used(unsigned flags)
+{
+    static uint8_t data[1 << 15];
+    unsigned sent = 0;
+    setup(NULL);
+    host_provide(&server, 4, 15, NIC_LOW_PRIORITY);
+    struct nic_peer *peer = client.peer;
+    server.stopped = client.stopped = true;
+    for (; peer->waiting[NIC_LOW_PRIORITY].head == NULL; sent++)
+        CU_ASSERT_FATAL(host_send(&client, data, sizeof(data), 15, NIC_LOW_PRIORITY, flags) >= 0);
+    nic__send_progress(peer, nic__now());
+    CU_ASSERT_FALSE(nic__send_runnable(peer, nic__now()));
+    server.stopped = false;
+    CU_ASSERT_FATAL(UNTIL(server.received == sent - 1));
+    nic__send_timeouts(peer, nic__now());
+    CU_ASSERT_TRUE(nic__send_runnable(peer, nic__now()));
+    client.stopped = false;
+    CU_ASSERT(UNTIL(server.received == sent && nic_num_send_tokens(client.port) == 256));
+    teardown();
+}
+
+static void a_waiting_one_uses_room_that_a_look_has_seen(void)
+{
+    room_that_a_look_has_seen_is_used(NIC_BUFFERED);
+}
+
+static void one_in_the_ring_ends_after_a_look(void)
+{
+    room_that_a_look_has_seen_is_used(0);
+}
+
 int main(void)
 {
     static const struct test_case CASES[] = {
@@ -425,6 +457,9 @@ int main(void)
         {"a dead link fails its sends", a_dead_link_fails_its_sends},
         {"the timing model delays", the_timing_model_delays},
         {"one of many that wakes us is found", one_of_many_that_wakes_us_is_found_at_once},
+        {"a waiting one uses room that a look has seen",
+         a_waiting_one_uses_room_that_a_look_has_seen},
+        {"one in the ring ends after a look", one_in_the_ring_ends_after_a_look},
     };
     return CASES_RUN("messages", CASES);
 }

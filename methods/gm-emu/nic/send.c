@@ -184,6 +184,7 @@ static bool waiting_put(struct nic_peer *peer, struct nic_send *send, uint64_t n
         return false;
     }
     send->ring_full = !message_put(peer, &message);
+    send->full_at = peer->out[send->priority].seen;
     if (send->ring_full)
         return false;
     send->begin = peer->out[send->priority].position - nic__record_span(send->length);
@@ -492,13 +493,12 @@ bool nic__send_runnable(struct nic_peer *peer, uint64_t now)
     bool runnable = false;
     bmi_lock_take(&peer->lock);
     for (int i = 0; i < NIC_PRIORITIES; i++) {
-        struct nic_send *first = peer->waiting[i].head;
+        const struct nic_send *first = peer->waiting[i].head, *flying = peer->flying[i].head;
+        uint64_t consumed = atomic_load_explicit(&peer->theirs->consumed[i], memory_order_acquire);
         if (first != NULL && !first->ring_full && first->retry_ns <= now && !peer->faults.dead_link)
             runnable = true;
-        if ((peer->flying[i].head != NULL || first != NULL) &&
-            atomic_load_explicit(&peer->theirs->consumed[i], memory_order_acquire) !=
-                peer->out[i].seen)
-            runnable = true;
+        runnable |= first != NULL && first->ring_full && consumed != first->full_at;
+        runnable |= flying != NULL && consumed >= flying->end;
     }
     bmi_lock_give(&peer->lock);
     return runnable;
