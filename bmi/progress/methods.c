@@ -11,6 +11,7 @@
 
 #include "bmi/base/log.h"
 #include "bmi/lock.h"
+#include "bmi/progress/wakeup.h"
 
 extern const struct bmi_method *const bmi__methods[]; /* generated; ends with NULL */
 
@@ -104,6 +105,7 @@ int bmi__method_start(struct running_method *method)
     int count = atomic_load(&started_count);
     atomic_store(&started[count], method);
     atomic_store(&started_count, count + 1);
+    bmi__progress_kick(); /* a poller that blocks has not armed this method */
     return 0;
 }
 
