@@ -332,6 +332,8 @@ bool bmi__runner_returns(struct bmi_task_manager *manager, const struct bmi__tas
                          const struct bmi_cpuset *only);
 /* Whether a node has no tasks; clears its bit in `occupied` then. */
 bool bmi__node_settle(struct bmi_task_manager *manager, struct bmi__task_node *node);
+/* Tasks of its queue so far, without those that a search took and pushed again. */
+void bmi__node_counts(struct bmi__task_node *node, struct bmi__queue_counts *counts);
 /* Fills the CPUs that have a worker. */
 void bmi__served(struct bmi_task_manager *manager, struct bmi_cpuset *served);
 

@@ -41,6 +41,14 @@ int bmi_task_queue_count(struct bmi_task_manager *manager)
     return manager != NULL ? (int)manager->topology.node_count : 0;
 }
 
+void bmi__node_counts(struct bmi__task_node *node, struct bmi__queue_counts *counts)
+{
+    bmi__queue_count(node->queue, counts);
+    uint64_t turned = atomic_load(&node->turned);
+    counts->popped -= turned < counts->popped ? turned : counts->popped;
+    counts->pushed -= turned < counts->pushed ? turned : counts->pushed;
+}
+
 int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
                               struct bmi_task_queue_statistics *statistics)
 {
@@ -50,10 +58,7 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
         return -BMI_EINVAL;
     struct bmi__task_node *node = &manager->nodes[queue];
     struct bmi__queue_counts counts;
-    bmi__queue_count(node->queue, &counts);
-    uint64_t turned = atomic_load(&node->turned);
-    counts.popped -= turned < counts.popped ? turned : counts.popped;
-    counts.pushed -= turned < counts.pushed ? turned : counts.pushed;
+    bmi__node_counts(node, &counts);
     counts.popped += atomic_load(&node->affinity.popped);
     counts.pushed += atomic_load(&node->affinity.pushed);
     *statistics = (struct bmi_task_queue_statistics){

@@ -207,7 +207,8 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
     return ran;
 }
 
-/* Searches a queue for a task. The other tasks keep their order: each is taken and pushed again.
+/* Searches a queue for a task. The tasks before it are taken and pushed again, so they come behind
+ * the others.
  * One thread searches at a time, so that a thread that does not find the task knows that another
  * runs it, or is about to push it. *others: how many tasks were out for a moment, in which another
  * thread may have found the queue empty. */

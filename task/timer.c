@@ -24,7 +24,7 @@ void bmi__timer_arm(struct bmi_task_manager *manager)
 static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only)
 {
     struct bmi__queue_counts counts;
-    bmi__queue_count(node->queue, &counts);
+    bmi__node_counts(node, &counts);
     bool due = counts.popped - node->timer.popped < node->timer.queued;
     node->timer.popped = counts.popped;
     node->timer.queued = counts.pushed > counts.popped ? counts.pushed - counts.popped : 0;

@@ -198,6 +198,14 @@ static int listen_everywhere(struct gm_state *state, const char *host, uint16_t 
     return status;
 }
 
+/* Whether the address names a port, before its path. */
+static bool has_number(const char *text)
+{
+    const char *host_end = text[0] == '[' ? strchr(text, ']') : text;
+    size_t length = host_end != NULL ? strcspn(host_end, "/") : 0;
+    return length > 0 && memchr(host_end, ':', length) != NULL;
+}
+
 /* Without BMI_TCP_BIND_SPECIFIC the host is one of this machine's names. */
 static int gm_listen(void *argument, const char *text, int flags, char *bound, size_t size)
 {
@@ -209,8 +217,8 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
         bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, reason);
         return status;
     }
-    if (strchr(text, ':') == NULL || (text[0] == '[' && strstr(text, "]:") == NULL))
-        address.number = 0; /* without a port: a free one */
+    if (!has_number(text))
+        address.number = 0; /* a free one */
     bool exact = (flags & BMI_TCP_BIND_SPECIFIC) || address.host[0] == '\0' ||
                  strcmp(address.host, NIC_THIS_HOST) == 0;
     status = exact ? nic_listen(state->port, address.host, &address.number)

@@ -13,7 +13,8 @@
  *                 body_arrived.
  *   (the core's peer lock)
  *   send_lock     one link's send side and state. Held over calls of the NIC that do not call back
- *                 (all but nic_unknown), never over a call of the core other than bmi_method_defer.
+ *                 (all but nic_unknown), and of the core only over bmi_method_defer, the memory
+ *                 cache, and the log.
  *   lock          the method's lists (state); a leaf.
  * "Poller": only the thread that polls touches it. The NIC's callbacks run in the poller.
  */

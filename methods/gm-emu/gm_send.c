@@ -5,8 +5,9 @@
  * Usually the NIC copies a message at once: its frames are then sent. If the peer's ring is full
  * the message is pending, and the link waits for its callback; frames stay in the queue meanwhile.
  * If there is no send token the link is starved, and tried again when a token comes back. Each link
- * has one pending message at most: as few as two tokens keep everything moving, since a receiver
- * gives each buffer back as soon as it has looked at the message in it, whatever else it waits for.
+ * has one pending message at most, and a receiver gives each buffer back as soon as it has looked
+ * at the message in it, whatever else it waits for: so as few as two tokens keep everything moving,
+ * if no peer is stopped. Peers that are stopped may hold tokens until their connections end.
  */
 #include "gm.h"
 

@@ -18,7 +18,7 @@ static void taken(const struct BMI_unexpected_info *info)
     must(BMI_unexpected_free(info->addr, info->buffer), "BMI_unexpected_free");
 }
 
-/* Serves on the address that is its argument, until it is told to end. */
+/* Serves on the address that is its argument, until the order to end. */
 static int server_main(void *argument, int channel)
 {
     char listening[BMI_MAX_ADDR_LEN];
