@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -296,15 +295,12 @@ static void crowd_is_heard(struct child *child, const char *listening)
     child_end(child);
 }
 
-static void descriptors_raise(void)
+/* With CROWD_LEAST links the buffers run out, with CROWD the completions, too. */
+static void crowd_size(void)
 {
-    struct rlimit limit;
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit: %s", strerror(errno));
-    limit.rlim_cur = limit.rlim_max;
-    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit: %s", strerror(errno));
-    rlim_t most = limit.rlim_cur - DESCRIPTORS_BESIDE;
-    crowd = most < CROWD ? (unsigned)most : CROWD;
-    CHECK(crowd >= CROWD_LEAST, "%u descriptors are too few", (unsigned)limit.rlim_cur);
+    unsigned allowed = descriptors_allow(CROWD + DESCRIPTORS_BESIDE);
+    CHECK(allowed >= CROWD_LEAST + DESCRIPTORS_BESIDE, "%u descriptors are too few", allowed);
+    crowd = allowed < CROWD + DESCRIPTORS_BESIDE ? allowed - DESCRIPTORS_BESIDE : CROWD;
 }
 
 /* ---- a child that takes over ----------------------------------------------------------------- */
@@ -339,13 +335,8 @@ static int forking_server(void *argument, int channel)
     test_unexpected = connected;
     while (sender == 0)
         operations_step(10);
-    pid_t parent = getpid(), child = fork();
-    CHECK(child >= 0, "fork");
-    if (child > 0)
+    if (leave_to_child())
         return 0;
-    test_deadline(); /* no other process would end it */
-    while (getppid() == parent)
-        usleep(1000);
     for (sender = 0; sender == 0;)
         operations_step(10);
     note_send(&answer, sender, large_out, SMALL, TAG);
@@ -387,7 +378,7 @@ int main(void)
     if (child_wait(&asks) != 0)
         test_skip("io_uring cannot be used here, as the log says above");
     child_takes_over();
-    descriptors_raise();
+    crowd_size();
     struct child sends = child_start("sender", sender_main, NULL);
     struct child many = child_start("a crowd", crowd_main, NULL);
     start(listening);

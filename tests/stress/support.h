@@ -97,6 +97,10 @@ int child_wait(struct child *child);
 void child_kill(struct child *child);
 void child_signal(const struct child *child, int signal_number);
 
+/* Forks, as daemon(3) does. Returns true in the parent, which is to end; false in the child, when
+ * the parent has ended. */
+bool leave_to_child(void);
+
 void children_kill(void);  /* all of this process, by pid; async-signal-safe */
 pid_t children_left(void); /* one that was not ended, or 0 */
 
