@@ -4,6 +4,8 @@
  * time-outs while the connection is being closed, and replies that the server withdraws. Of a
  * scripted client: requests that wait for memory, and that time out.
  */
+#include <unistd.h>
+
 #include "bmi/base/clock.h"
 #include "bmi/rpc.h"
 #include "bmi/rpc/head.h"
@@ -214,6 +216,31 @@ static void memory_is_not_the_callers_time(void)
     CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
 }
 
+/* While the program makes no progress, nobody reads the caller's frames. */
+static void a_pause_is_not_the_callers_time(void)
+{
+    const struct bmi_rpc_service service = {.run = hold, .timeout_ms = 40};
+    struct script *script = open_client(&service);
+    send_head(script, 1, 0);
+    usleep(100000);
+    drive_for(1);
+    CU_ASSERT_TRUE(script_silent(script)); /* no reply with an error */
+    struct wire_header ask = {.type = WIRE_RTS,
+                              .tag = wire_tag_of(SPACE_REQUEST, 1),
+                              .source = 1,
+                              .target = STREAM};
+    CU_ASSERT_EQUAL(script_send(script, ask, NULL, 0), 0);
+    script_drive();
+    uint64_t receive = script_expect(script, WIRE_CTS, NULL, 0).source;
+    CU_ASSERT_EQUAL(send_data(script, receive, 1, STREAM, false, 0), 0);
+    script_drive();
+    CU_ASSERT_PTR_NOT_NULL_FATAL(runs);
+    CU_ASSERT_EQUAL(bmi_rpc_fail(runs, -BMI_EINVAL), 0);
+    script_drive();
+    script_close(script);
+    CU_ASSERT_EQUAL(bmi_rpc_unregister("hold"), 0);
+}
+
 /* Waits for the reply of a request that timed out. */
 static void times_out(struct script *script, int32_t number)
 {
@@ -261,6 +288,7 @@ int main(void)
 {
     CU_TestInfo tests[] = {
         {"memory is not the caller's time", memory_is_not_the_callers_time},
+        {"a pause is not the caller's time", a_pause_is_not_the_callers_time},
         {"nothing is left of one that timed out", nothing_is_left_of_one_that_timed_out},
         {"many that time out end the connection", many_that_time_out_end_the_connection},
         {"memory passes a cancelled one", memory_passes_a_cancelled_one},
