@@ -183,16 +183,6 @@ static double share(const struct bmi__place_machine *machine, const struct bmi__
     return larger(tasks / nodes[vertex].count, 1);
 }
 
-/* How busy a node is: tasks for each CPU, or demand over bandwidth of its memory. */
-static double pressure(const struct bmi__place_machine *machine, const struct bmi__place_load *load,
-                       uint32_t node)
-{
-    uint32_t vertex = machine->vertices[node];
-    double tasks = (double)load->tasks[vertex] / machine->topology->nodes[vertex].count;
-    double rate = machine->memory_rate;
-    return rate > 0 ? larger(tasks, load->rates.memory[node] / rate) : tasks;
-}
-
 /* Tasks that have no CPU cause no traffic: a node's demand counts as far as its CPUs go. */
 static void rates_update(const struct bmi__place_machine *machine, struct bmi__place_load *load)
 {
@@ -206,9 +196,6 @@ static void rates_update(const struct bmi__place_machine *machine, struct bmi__p
                       running * flow->written);
         }
     }
-    load->mean = 0;
-    for (uint32_t i = 0; i < nodes; i++)
-        load->mean += pressure(machine, load, i) / nodes;
 }
 
 static uint32_t nodes_below(const struct bmi__place_machine *machine, uint32_t vertex)
@@ -255,15 +242,6 @@ void bmi__place_load_remove(const struct bmi__place_machine *machine, struct bmi
     load_change(machine, load, group, -1);
 }
 
-void bmi__place_load_copy(const struct bmi__place_machine *machine, struct bmi__place_load *load,
-                          int from, int to, bool begins)
-{
-    struct spot at = {.node = to, .vertex = machine->vertices[to]};
-    double ns = copy_ns_per_kib(machine, at, from), rate = (begins ? 1024 : -1024) / ns;
-    rates_add(&load->copies, to, from, ns > 0 ? rate : 0, 0);
-    rates_add(&load->copies, to, to, 0, ns > 0 ? rate : 0);
-}
-
 /* ---- the estimate ---------------------------------------------------------------------------- */
 
 static double stretch(const struct bmi__place_machine *machine,
@@ -287,29 +265,22 @@ struct plan {
     const struct bmi__place_group *group;
     struct spot at;
     double share;
-    double floor; /* of the stretch of memory that moves: it will not stay the only one to come */
-    double part;  /* 1: all tasks; 0: the group's own demand is not counted */
+    double part; /* 1: all tasks; 0: the group's own demand is not counted */
 };
 
-/* The price of moves, beside the copies that are under way; each task copies a part. */
-static double moves_ns(const struct plan *plan, struct bmi__place_rates *rates, uint64_t moved)
+/* The price of moves; each task copies a part. */
+static double moves_ns(const struct plan *plan, const struct bmi__place_rates *rates,
+                       uint64_t moved)
 {
     const struct bmi__place_machine *machine = plan->machine;
     double sum = 0;
-    for (uint32_t i = 0; moved != 0 && plan->load != NULL && i < machine->node_count; i++) {
-        rates->memory[i] += plan->load->copies.memory[i];
-        rates->out[i] += plan->load->copies.out[i];
-        rates->in[i] += plan->load->copies.in[i];
-    }
-    for (uint32_t i = 0; moved >> i != 0; i++) {
+    for (uint32_t i = 0; i < plan->group->region_count; i++) {
         const struct bmi__place_region *region = &plan->group->regions[i];
         if (bit(moved, i))
             sum += region->bytes / 1024 / plan->group->tasks *
                        copy_ns_per_kib(machine, plan->at, region->node) *
                        stretch(machine, rates, plan->at.node, region->node) +
                    machine->costs.move_region_ns;
-        if (i + 1 == plan->group->region_count)
-            break;
     }
     return sum;
 }
@@ -334,10 +305,9 @@ static double until_end_ns(const struct plan *plan, uint64_t moved)
     for (uint32_t i = 0; i < group->region_count; i++) {
         const struct bmi__place_region *region = &group->regions[i];
         int node = lies_on(region, plan->at, bit(moved, i));
-        double stretched = stretch(machine, &rates, plan->at.node, node);
         run_ns += (region->read + region->written) / group->tasks / 1024 *
                   machine->costs.local_ns_per_kib * remote(machine, plan->at, node) *
-                  (bit(moved, i) ? (stretched + larger(stretched, plan->floor)) / 2 : stretched);
+                  stretch(machine, &rates, plan->at.node, node);
     }
     return group->runs * plan->share * run_ns + moves_ns(plan, &rates, moved);
 }
@@ -426,16 +396,14 @@ void bmi__place_choose(const struct bmi__place_machine *machine, const struct bm
                        struct bmi__place_choice *choice)
 {
     const struct plan plan = {.machine = machine, .load = load, .group = group};
-    struct plan away = plan;
     uint64_t moved[2] = {0, 0};
-    away.floor = load != NULL ? load->mean : 0;
     double start_ns = group->stays          ? INFINITY
                       : idle != group->home ? machine->costs.move_task_ns
                                             : 0;
     choice->cost_ns[BMI_TASK_PLACE_STAY] = wait_ns + vertex_ns(plan, group->home, 1, NULL);
     choice->cost_ns[BMI_TASK_PLACE_DATA] = wait_ns + vertex_ns(plan, group->home, 1, &moved[0]);
     choice->cost_ns[BMI_TASK_PLACE_TASK] = start_ns + vertex_ns(plan, idle, 1, NULL);
-    choice->cost_ns[BMI_TASK_PLACE_BOTH] = start_ns + vertex_ns(away, idle, 1, &moved[1]);
+    choice->cost_ns[BMI_TASK_PLACE_BOTH] = start_ns + vertex_ns(plan, idle, 1, &moved[1]);
     choice->placement = BMI_TASK_PLACE_STAY;
     for (int i = BMI_TASK_PLACE_DATA; i <= BMI_TASK_PLACE_BOTH; i++) {
         if (choice->cost_ns[i] < choice->cost_ns[choice->placement])
@@ -446,20 +414,17 @@ void bmi__place_choose(const struct bmi__place_machine *machine, const struct bm
                                                                : 0;
 }
 
-/* The gain of a group; 0: too little to move, or its node would have less than its part. */
+/* The gain of a group; 0: too little to move. */
 static double gain_ns(const struct bmi__place_machine *machine, struct bmi__place_load *load,
                       const struct bmi__place_group *group, uint32_t idle,
                       struct bmi__place_choice *choice)
 {
-    int home = bmi__place_node_of(machine, group->home);
-    bool busy = home < 0 || pressure(machine, load, (uint32_t)home) > load->mean;
     bmi__place_load_remove(machine, load, group);
     bmi__place_choose(machine, load, group, 0, idle, choice);
     bmi__place_load_add(machine, load, group);
     double stay = choice->cost_ns[BMI_TASK_PLACE_STAY];
     double gain = stay - choice->cost_ns[choice->placement];
-    bool allowed = busy || choice->placement != BMI_TASK_PLACE_BOTH;
-    return allowed && gain > GAIN_LEAST * stay ? gain : 0;
+    return gain > GAIN_LEAST * stay ? gain : 0;
 }
 
 int bmi__place_find(const struct bmi__place_machine *machine, struct bmi__place_load *load,

@@ -55,11 +55,9 @@ struct bmi__place_flow {
 };
 
 struct bmi__place_load {
-    uint32_t *tasks, *own;          /* by vertex: placed on it or below; on it */
-    struct bmi__place_flow *flows;  /* by node of the CPU, then node of the memory */
-    struct bmi__place_rates rates;  /* follow from these */
-    double mean;                    /* of the nodes' pressure: see placement.c */
-    struct bmi__place_rates copies; /* memory that moves now */
+    uint32_t *tasks, *own;         /* by vertex: placed on it or below; on it */
+    struct bmi__place_flow *flows; /* by node of the CPU, then node of the memory */
+    struct bmi__place_rates rates; /* follow from these */
 };
 
 struct bmi__place_choice {
@@ -89,9 +87,6 @@ void bmi__place_load_add(const struct bmi__place_machine *machine, struct bmi__p
                          const struct bmi__place_group *group);
 void bmi__place_load_remove(const struct bmi__place_machine *machine, struct bmi__place_load *load,
                             const struct bmi__place_group *group);
-/* Adds a copy of memory between two nodes that a CPU has begun, or removes it at its end. */
-void bmi__place_load_copy(const struct bmi__place_machine *machine, struct bmi__place_load *load,
-                          int from, int to, bool begins);
 
 /* Where a new group goes, below the vertex `within`: the cheapest vertex for its runs, where
  * waiting for a CPU counts as well as remote memory. Of equal ones it takes that with most room,
@@ -109,9 +104,8 @@ void bmi__place_choose(const struct bmi__place_machine *machine, const struct bm
 
 /* A CPU of the vertex `idle` has nothing to run: looks for the group of `groups`, all part of the
  * load, that gains most if its tasks, its memory, or both move. Groups further away are looked at
- * only if no nearer one gains. Tasks take memory along only from nodes that have more to do than
- * the mean. The load is the same afterwards. Returns the group's number and *choice; -1: no group
- * gains. */
+ * only if no nearer one gains. The load is the same afterwards. Returns the group's number and
+ * *choice; -1: no group gains. */
 int bmi__place_find(const struct bmi__place_machine *machine, struct bmi__place_load *load,
                     uint32_t idle, const struct bmi__place_group *const *groups, uint32_t count,
                     struct bmi__place_choice *choice);

@@ -204,32 +204,6 @@ static void test_find(void)
     bmi__place_load_close(&before);
 }
 
-/* A node that has less to do than the mean keeps its memory; copies that are under way make more of
- * them dear. */
-static void test_restraint(void)
-{
-    struct bmi__place_load load;
-    struct bmi__place_region region;
-    struct bmi__place_choice choice;
-    struct bmi__place_group group = group_make(&region, 1, 12, MIB, 0, 0);
-    const struct bmi__place_group *all = &group;
-    CU_ASSERT_EQUAL_FATAL(bmi__place_load_open(&machine, &load), 0);
-    fill(&load, 0, 3);
-    bmi__place_load_add(&machine, &load, &group);
-    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), 0);
-    CU_ASSERT_EQUAL(choice.placement, BMI_TASK_PLACE_BOTH);
-    for (int i = 0; i < 8; i++)
-        bmi__place_load_copy(&machine, &load, 0, 1, true);
-    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), -1);
-    for (int i = 0; i < 8; i++)
-        bmi__place_load_copy(&machine, &load, 0, 1, false);
-    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), 0);
-    fill(&load, 2, 12);
-    fill(&load, 3, 12);
-    CU_ASSERT_EQUAL(bmi__place_find(&machine, &load, node_vertex(1), &all, 1, &choice), -1);
-    bmi__place_load_close(&load);
-}
-
 /* A node has more work than its memory serves: idle nodes take tasks with their memory until no
  * one gains, and then no task moves back. */
 static void test_settles(void)
@@ -306,7 +280,6 @@ int main(void)
         {"a group that opens", test_new_within},
         {"stay, move, memory, both", test_choose},
         {"idle CPUs look for work", test_find},
-        {"limits of moves", test_restraint},
         {"moves come to an end", test_settles},
         CU_TEST_INFO_NULL,
     };

@@ -25,7 +25,6 @@ static const struct bmi_task_costs costs = {
     .move_task_ns = 2000,
 };
 #define SATURATING 0.4
-#define LINK 0.3 /* of a node's memory bandwidth, as in place_sim.c */
 
 static void tree_read(struct bmi__topology *topology, const char *tree)
 {
@@ -103,7 +102,7 @@ static void place_run(const struct options *options, struct report *report)
         bmi__place_machine_make(&machine, &topology, &costs, 0, 0);
         machine.memory_rate =
             SATURATING * topology.cpu_count / machine.node_count * 1024 / costs.local_ns_per_kib;
-        machine.link_rate = LINK * machine.memory_rate;
+        machine.link_rate = PLACE_LINK * machine.memory_rate;
         for (int size = 0; size < options->size_count; size++)
             machine_simulate(report, &machine, options->sizes[size]);
         bmi__topology_free(&topology);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 enum { PLACE_USES = 4 };
+#define PLACE_LINK 0.3 /* a link's bandwidth each way, in parts of that of the memory below it */
 
 struct place_region {
     double bytes;

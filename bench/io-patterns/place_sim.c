@@ -19,7 +19,6 @@ enum {
     LOOK = 4,        /* tasks of each queue that an idle CPU considers */
     NOWHERE = -1
 };
-#define LINK_PART 0.3 /* of the memory's bandwidth below it, each way */
 #define MOMENT_NS 0.5 /* events so close happen together */
 
 enum state { AWAY, READY, RUNNING, ENDED };
@@ -31,7 +30,6 @@ struct runner {
     int node, next;   /* where it waits or runs; behind it in the queue */
     uint32_t runs;    /* that are left */
     uint64_t pending; /* uses whose regions move before the run */
-    int from;         /* node that is copied from */
     bool copying;     /* the step: a copy of the lowest pending one, or the run */
     double due_ns;    /* AWAY: until then; INFINITY: until its team's barrier opens */
     double start_ns;  /* added to the next run: cold caches */
@@ -99,7 +97,7 @@ static void resources_make(struct sim *sim)
             die("place: a tree with too many links");
         sim->links[i] = sim->resource_count;
         for (int way = 0; way < 2; way++)
-            sim->capacity[sim->resource_count++] = LINK_PART * below * machine->memory_rate;
+            sim->capacity[sim->resource_count++] = PLACE_LINK * below * machine->memory_rate;
     }
 }
 
@@ -238,8 +236,6 @@ static void copy_begin(struct sim *sim, struct runner *runner, uint32_t region)
     double bytes = sim->work->regions[region].bytes;
     double ns_per_kib =
         costs->move_ns_per_kib + costs->local_ns_per_kib * (remote(sim, to, from) - 1);
-    runner->from = from;
-    bmi__place_load_copy(sim->machine, &sim->load, from, to, true);
     runner->full_ns = bytes / 1024 * ns_per_kib + costs->move_region_ns;
     runner->needs[from] += bytes / runner->full_ns;
     runner->needs[to] += bytes / runner->full_ns;
@@ -360,7 +356,6 @@ static bool step_end(struct sim *sim, int index)
     }
     uint32_t use = (uint32_t)__builtin_ctzll(runner->pending);
     sim->lies[runner->task->uses[use].region] = runner->node;
-    bmi__place_load_copy(sim->machine, &sim->load, runner->from, runner->node, false);
     sim->version++;
     runner->pending &= runner->pending - 1;
     step_begin(sim, runner);
