@@ -25,7 +25,7 @@
 #define GRIDS_MAX 16
 #define REPS_MAX 1000
 #define SERVERS_MAX 255   /* a request has one byte for the number */
-#define CLIENTS_MAX 16384 /* of one process: clients */
+#define CLIENTS_MAX 16384 /* clients: played by one process */
 
 enum contender {
     CONTENDER_BMI,            /* BMI, buffers from BMI_memalloc where the pattern has the choice */
@@ -100,7 +100,8 @@ struct work {
     bool spin;           /* calls do not wait; sockets spin instead of block */
     uint8_t first;       /* enum first */
     uint8_t on;          /* overlap: the side that computes; rpc, clients: the kind of call */
-    uint8_t figure;      /* rpc, clients: enum calls_figure; only the client needs it */
+    uint8_t figure;      /* rpc, clients: enum calls_figure; is: enum is_figure. Only the client
+                            needs it */
     uint8_t server;      /* number of the server asked */
     uint16_t client;     /* number of the client that asks */
     uint32_t window;     /* messages under way at once */
@@ -135,7 +136,7 @@ struct options {
     uint64_t actives[SIZES_MAX]; /* clients */
     int active_count;
     unsigned on;              /* overlap: bits 1 << ON_... */
-    const char *tree;         /* tasks: synthetic topology */
+    const char *tree;         /* tasks, place: synthetic topology; place: also a file's name */
     uint64_t bytes, messages; /* amount of a sample, each where the pattern counts so */
     uint64_t segment;
     uint64_t memory; /* bandwidth; 0: each message has its own */
@@ -160,8 +161,8 @@ struct options {
 bool options_use_memory(const struct options *options);
 /* Where the pattern's servers listen that are started here. */
 const char *listen_host(const struct options *options);
-/* Whether this process uses tcp's engine io_uring. */
-bool options_use_uring(const struct options *options);
+/* Whether a contender's servers, or its clients, use tcp's engine io_uring. */
+bool engine_is_uring(const struct options *options, enum contender contender, bool server);
 
 struct report;
 struct row;
@@ -186,7 +187,6 @@ struct pattern {
     bool less_is_better;
     bool empty_messages;     /* a size may be 0 */
     bool one_pair;           /* one server and one client only */
-    bool one_client;         /* any number of servers, one client only */
     bool listens_everywhere; /* its server: on all of this host's addresses */
     bool engine_of_server;   /* tcp's engine is its server's choice; the client has epoll */
     bool plain_is_bare;      /* work.plain means bare messages, not other memory */

@@ -39,7 +39,7 @@ static void engine_check(const struct options *options)
 {
     struct bmi_method_choice choice;
     struct bmi_method_info info;
-    if (!options_use_uring(options))
+    if (!engine_is_uring(options, options->contender, options->role == ROLE_SERVER))
         return;
     for (int i = 0; bmi_method_next(i, &info) == 0; i++)
         if (strcmp(info.name, "bmi_tcp") == 0 && bmi_method_choose(i, &choice) == 0 &&

@@ -2,11 +2,10 @@
  *
  * is.c - the integer sort of the NAS Parallel Benchmarks over BMI; see is_sort.h.
  *
- * The servers are the processes that sort. Each begins at the client's request, and a
- * message after it names all of them; the acknowledgement has the server's result. What the
- * processes exchange in a sample has one tag: each of two processes sends the other one message a
- * step, and both take the steps in the same order. work.size is the number of keys, work.window
- * that of the processes.
+ * The servers are the processes that sort. Each begins at the client's request, and a message after
+ * it names all of them; the acknowledgement has the server's result. What the processes exchange in
+ * a sample has one tag: each of two processes sends the other one message a step, and both take the
+ * steps in the same order. work.size is the number of keys, work.window that of the processes.
  */
 #include "is.h"
 #include "bmi_side.h"
@@ -278,6 +277,13 @@ static int is_rows(const struct options *options, const struct grid *grid, struc
     return count;
 }
 
+static void is_options_check(const struct options *options)
+{
+    for (int i = 0; i < options->grid_count; i++)
+        if (options->grids[i].clients != 1)
+            refuse("is: one client only, and the servers do the work");
+}
+
 static double value_is(double figure, const struct work *work, int pairs)
 {
     (void)pairs;
@@ -300,12 +306,12 @@ const struct pattern pattern_is = {
     .sizes = "8M", /* class A */
     .amount = "1", /* follows from the class */
     .amount_is_bytes = true,
-    .one_client = true,
     .grid = "4x1",
     .takes = TAKES_PARTICIPANTS | TAKES_CLASS,
     .on_request = BIT(CONTENDER_BMI_PLAIN),
     .contenders = BIT(CONTENDER_BMI) | BIT(CONTENDER_BMI_PLAIN) | BIT(CONTENDER_MPI) |
                   BIT(CONTENDER_MPI_YIELD),
+    .options_check = is_options_check,
     .rows = is_rows,
     .value = value_is,
     .serve_bmi = is_serve,

@@ -260,8 +260,7 @@ static const char *engine_of(const struct options *options, enum contender conte
 {
     if (!(options->contenders & BIT(CONTENDER_BMI_URING)))
         return NULL;
-    bool may = server || !options->pattern->engine_of_server;
-    return contender == CONTENDER_BMI_URING && may ? "io_uring" : "epoll";
+    return engine_is_uring(options, contender, server) ? "io_uring" : "epoll";
 }
 
 pid_t launch_self(const struct options *options, enum contender contender, const char *role,

@@ -106,10 +106,9 @@ const char *listen_host(const struct options *options)
     return everywhere ? "0.0.0.0" : "127.0.0.1";
 }
 
-bool options_use_uring(const struct options *options)
+bool engine_is_uring(const struct options *options, enum contender contender, bool server)
 {
-    bool may = options->role == ROLE_SERVER || !options->pattern->engine_of_server;
-    return options->contender == CONTENDER_BMI_URING && may;
+    return contender == CONTENDER_BMI_URING && (server || !options->pattern->engine_of_server);
 }
 
 static bool list_has(const char *list, const char *name)
@@ -211,9 +210,6 @@ void options_check(const struct options *options)
     for (int i = 0; pattern->one_pair && i < options->grid_count; i++)
         if (options->grids[i].servers != 1 || options->grids[i].clients != 1)
             refuse("%s: one server and one client only", pattern->name);
-    for (int i = 0; pattern->one_client && i < options->grid_count; i++)
-        if (options->grids[i].clients != 1)
-            refuse("%s: one client only, and the servers do the work", pattern->name);
     for (int i = 0; i < options->size_count; i++)
         if (options->sizes[i] == 0 && !pattern->size_is_clients &&
             (!pattern->empty_messages || options->contenders & ~BITS_BMI))
