@@ -208,10 +208,9 @@ static unsigned node_visit(struct bmi_task_manager *manager, struct bmi__task_no
 }
 
 /* Searches a queue for a task. The tasks before it are taken and pushed again, so they come behind
- * the others.
- * One thread searches at a time, so that a thread that does not find the task knows that another
- * runs it, or is about to push it. *others: how many tasks were out for a moment, in which another
- * thread may have found the queue empty. */
+ * the others. One thread searches at a time, so that a thread that does not find the task knows
+ * that another runs it, or is about to push it. *others: how many tasks were out for a moment, in
+ * which another thread may have found the queue empty. */
 static bool queue_search(struct bmi_task_manager *manager, struct bmi__queue *queue,
                          const struct bmi_task *task, uint64_t *others)
 {

@@ -25,7 +25,8 @@ static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only
 {
     struct bmi__queue_counts counts;
     bmi__node_counts(node, &counts);
-    bool due = counts.popped - node->timer.popped < node->timer.queued;
+    int64_t ran = (int64_t)(counts.popped - node->timer.popped); /* < 0: a search goes on */
+    bool due = ran < (int64_t)node->timer.queued;
     node->timer.popped = counts.popped;
     node->timer.queued = counts.pushed > counts.popped ? counts.pushed - counts.popped : 0;
 
