@@ -360,8 +360,11 @@ static void poll_for(struct waiter *waiter, uint64_t now, uint64_t deadline_ns)
         return;
     bmi__waiter_enlist(waiter, true);
     while (!waiter->ready(waiter) && !atomic_load(&progress.hooks_due) && !role_is_wanted()) {
+        uint64_t begin = now;
         bool any = pass_blocking(waiter, deadline_ns);
         now = bmi__monotonic_ns();
+        if (any)
+            bmi__spin_slept(now - begin);
         if (now >= deadline_ns || (any && spin(waiter, now, deadline_ns)))
             break;
     }

@@ -71,6 +71,12 @@ void bmi__spin_failed(void)
     spin.skip = spin.backoff;
 }
 
+void bmi__spin_slept(uint64_t ns)
+{
+    if (!spin.crowded && ns < (uint64_t)bmi__setting(SETTING_SPIN) * 1000)
+        bmi__spin_paid();
+}
+
 void bmi__spin_reset(void)
 {
     memset(&spin, 0, sizeof spin);

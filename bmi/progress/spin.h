@@ -3,9 +3,10 @@
  * spin.h - whether the poller looks without blocking for a while before it blocks.
  *
  * Spinning pays where a message comes within the setting `spin_us`. Each spin that ends without one
- * doubles the number of waits that go without; one that is not in vain restores it. No spinning
- * while more threads are runnable on the machine than it has CPUs: the thread that is to send needs
- * one of them. Threads: the poller.
+ * doubles the number of waits that go without. One that is not in vain restores it, and so does a
+ * message so soon after the poller blocked that a spin would have met it. No spinning while more
+ * threads are runnable on the machine than it has CPUs: the thread that is to send needs one of
+ * them. Threads: the poller.
  */
 #ifndef BMI_SPIN_H
 #define BMI_SPIN_H
@@ -17,6 +18,8 @@ uint64_t bmi__spin_window(uint64_t now_ns);
 /* The spin succeeded; the spin ended without a result. */
 void bmi__spin_paid(void);
 void bmi__spin_failed(void);
+/* After a wait that did not spin, or spun in vain, something came in that time. */
+void bmi__spin_slept(uint64_t ns);
 void bmi__spin_reset(void);
 
 #endif
