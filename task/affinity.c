@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * affinity.c - the affinity list, the second queue of a node: tasks whose set of CPUs is not
- * exactly the node's, e.g. the first CPU of each of two packages. They are rare, so this is a plain
- * list under a mutex; a CPU searches it from its start for the first task that it may take. Lock:
- * the list's own mutex; no lock is taken within it.
+ * exactly the node's, e.g. the first CPU of each of two packages, and tasks of groups, which other
+ * nodes take out of the middle. This is a plain list under a mutex; a CPU searches it from its
+ * start for the first task that it may take. Lock: the list's own mutex; no lock is taken within
+ * it.
  */
 #include "task/internal.h"
 
@@ -26,7 +27,7 @@ void bmi__affinity_push(struct bmi__affinity *affinity, struct bmi_task *task)
 
 static bool may_take(const struct bmi_task *task, const struct bmi_cpuset *served, uint32_t cpu)
 {
-    if (cpu == BMI__NO_CPU || bmi_cpuset_has(task->only, (int)cpu))
+    if (cpu == BMI__NO_CPU || task->only == NULL || bmi_cpuset_has(task->only, (int)cpu))
         return true;
     for (size_t i = 0; i < BMI_CPUSET_MAX / 64; i++) {
         if (task->only->words[i] & served->words[i])
@@ -65,6 +66,27 @@ struct bmi_task *bmi__affinity_pop(struct bmi__affinity *affinity, const struct 
     struct bmi_task *task = take_locked(affinity, find_locked(affinity, served, cpu));
     pthread_mutex_unlock(&affinity->mutex);
     return task;
+}
+
+struct bmi_task *bmi__affinity_take(struct bmi__affinity *affinity,
+                                    const struct bmi_task_group *group, uint32_t part,
+                                    uint32_t most)
+{
+    struct bmi_task *taken = NULL, **end = &taken;
+    struct bmi_task **link = &affinity->first;
+    pthread_mutex_lock(&affinity->mutex);
+    while (*link != NULL && most > 0) {
+        if ((*link)->group != group || (*link)->cpu != part) {
+            link = &(*link)->next;
+            continue;
+        }
+        *end = take_locked(affinity, link);
+        end = &(*end)->next;
+        most--;
+    }
+    pthread_mutex_unlock(&affinity->mutex);
+    *end = NULL;
+    return taken;
 }
 
 bool bmi__affinity_claim(struct bmi__affinity *affinity, const struct bmi_task *task)

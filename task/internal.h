@@ -11,10 +11,11 @@
  *   push, then check whether the node is served   | mark it unserved, then wake all threads
  *
  * Locks, in this order: control > making > serving > (interning, lot, wakers, the blocking pool's
- * list, a node's affinity list, delaying, a queue's own). None is held while a task runs. `control`
- * is a deadlock-checking lock (checked_lock.h): its holder may start and join the manager's
- * threads, so a task that tries to take it then gets an error. `counting`, within it, guards the
- * counts of users, and which threads are to be started or joined.
+ * list, a node's affinity list, delaying, a queue's own). `placing` (group.h) is taken while none
+ * of these is held; within it, of these only an affinity list's is taken. None is held while a task
+ * runs. `control` is a deadlock-checking lock (checked_lock.h): its holder may start and join the
+ * manager's threads, so a task that tries to take it then gets an error. `counting`, within it,
+ * guards the counts of users, and which threads are to be started or joined.
  */
 #ifndef BMI_TASK_INTERNAL_H
 #define BMI_TASK_INTERNAL_H
@@ -44,9 +45,10 @@ enum {
 /* The library's own options: see bmi__blocking_first, bmi__callers_only. */
 #define BMI__FIRST 0x4000u
 #define BMI__CALLERS 0x2000u
+#define BMI__NARROW 0x1000u /* prepared with a set of CPUs that is not the machine's */
 
-/* The affinity list: tasks of a node whose set is not the node's. Any CPU of the node searches it,
- * but only those of a task's set may take the task. */
+/* The affinity list: tasks of a node whose set is not the node's, and tasks of groups. Any CPU of
+ * the node searches it, but only those of a task's set may take the task. */
 struct bmi__affinity {
     pthread_mutex_t mutex;
     struct bmi_task *first, **end;    /* under mutex */
@@ -66,7 +68,8 @@ struct bmi__task_node {
     struct {                   /* used by the timer only: the state at the last tick */
         uint64_t popped, queued;
         uint64_t affinity_heads, affinity_queued;
-        bool warned; /* a task was due, and the timer has woken a worker for it */
+        bool warned;            /* a task was due, and the timer has woken a worker for it */
+        uint64_t group_changes; /* when it last woke a worker of another node to look */
         uint32_t next_cpu;
     } timer;
 };
@@ -101,6 +104,7 @@ struct bmi__task_cpu {
     atomic_uint urgent_queued; /* raised before a push to `urgent`, lowered after the pop */
     struct bmi__worker worker;
     struct bmi__helper helper;
+    _Atomic(uint64_t) group_looked; /* group_changes at its last look that moved nothing */
 };
 
 /* The blocking pool: threads for tasks that may block. */
@@ -115,6 +119,7 @@ struct bmi__blocking {
 };
 
 struct bmi__waiter;
+struct bmi__groups;
 
 struct bmi__lot_bucket {
     pthread_mutex_t mutex;
@@ -157,6 +162,10 @@ struct bmi_task_manager {
     atomic_bool workers_stopping, helpers_stopping, timer_stopping;
 
     struct bmi__queue *callers; /* tasks that only hooks run */
+
+    pthread_mutex_t placing;         /* where groups are (group.h) */
+    struct bmi__groups *groups;      /* under placing; NULL: there was no group yet */
+    _Atomic(uint64_t) group_changes; /* 0 where no group was ever placed */
 
     pthread_mutex_t delaying;     /* innermost */
     struct bmi_task *delayed;     /* until their interval has passed; under delaying */
@@ -248,10 +257,14 @@ static inline struct bmi_task *bmi__urgent_pop(struct bmi__task_cpu *cpu)
 
 void bmi__affinity_init(struct bmi__affinity *affinity);
 void bmi__affinity_push(struct bmi__affinity *affinity, struct bmi_task *task);
-/* The first task that `cpu` may take, or NULL: a task whose set contains that CPU, or one of whose
- * set no CPU is `served` (local numbers). BMI__NO_CPU takes any. */
+/* The first task that `cpu` may take, or NULL: a task of a group, one whose set contains that CPU,
+ * or one of whose set no CPU is `served` (local numbers). BMI__NO_CPU takes any. */
 struct bmi_task *bmi__affinity_pop(struct bmi__affinity *affinity, const struct bmi_cpuset *served,
                                    uint32_t cpu);
+/* Takes up to `most` tasks of a part of a group, as a list. */
+struct bmi_task *bmi__affinity_take(struct bmi__affinity *affinity,
+                                    const struct bmi_task_group *group, uint32_t part,
+                                    uint32_t most);
 /* Takes that task, if it is in the list: then the caller runs it. */
 bool bmi__affinity_claim(struct bmi__affinity *affinity, const struct bmi_task *task);
 bool bmi__affinity_has(struct bmi__affinity *affinity, const struct bmi_cpuset *served,
@@ -264,6 +277,10 @@ static inline bool bmi__affinity_empty(struct bmi__affinity *affinity)
     uint64_t popped = atomic_load(&affinity->popped);
     return atomic_load(&affinity->pushed) == popped;
 }
+
+/* ---- place.c ---- */
+
+bool bmi__task_costs_valid(const struct bmi_task_costs *costs);
 
 /* ---- delay.c ---- */
 
@@ -316,6 +333,13 @@ void bmi__tasks_hold(void);
 void bmi__tasks_release(void);
 /* The calling thread's number, unique among the live threads. */
 uint32_t bmi__runner_self(void);
+/* Whether the caller runs a task of this state, below on its own stack: it cannot end before the
+ * caller does. */
+static inline bool bmi__task_runs_here(uint32_t state)
+{
+    return (state & BMI__PHASE) == BMI_TASK_RUNNING &&
+           state >> BMI__RUNNER_SHIFT == bmi__runner_self();
+}
 /* Marks the calling thread as this CPU's worker (NULL: none). */
 void bmi__worker_is(struct bmi__task_cpu *cpu);
 struct bmi__task_cpu *bmi__worker_self(struct bmi_task_manager *manager);

@@ -9,6 +9,7 @@
  * `closed` after its push and ends the queued tasks, as the stop does (internal.h), until the
  * manager is started again.
  */
+#include "task/group.h"
 #include "task/internal.h"
 
 #include <stdio.h>
@@ -89,6 +90,7 @@ static void mutexes_init(struct bmi_task_manager *manager)
     pthread_mutex_init(&manager->making, NULL);
     pthread_mutex_init(&manager->interning, NULL);
     pthread_mutex_init(&manager->claiming, NULL);
+    pthread_mutex_init(&manager->placing, NULL);
     pthread_mutex_init(&manager->wakers_mutex, NULL);
     pthread_mutex_init(&manager->blocking.mutex, NULL);
     pthread_cond_init(&manager->blocking.arrived, NULL);
@@ -144,6 +146,7 @@ void bmi__manager_free(struct bmi_task_manager *manager)
     }
     if (manager->callers != NULL)
         bmi__queue_destroy(manager->callers);
+    bmi__groups_free(manager);
     while (manager->interned != NULL) {
         struct bmi__interned *entry = manager->interned;
         manager->interned = entry->next;

@@ -22,7 +22,7 @@ static struct bmi__place_region region_hint(const struct bmi__place_machine *mac
     };
 }
 
-static bool costs_valid(const struct bmi_task_costs *costs)
+bool bmi__task_costs_valid(const struct bmi_task_costs *costs)
 {
     return costs->local_ns_per_kib >= 0 && costs->remote_factor >= 0 &&
            costs->move_ns_per_kib >= 0 && costs->move_region_ns >= 0 && costs->move_task_ns >= 0;
@@ -36,7 +36,7 @@ int bmi_task_place(struct bmi_task_manager *manager, const struct bmi_task_hints
     costs = costs != NULL ? costs : &bmi__place_typical;
     if (manager == NULL || hints == NULL || choice == NULL || hints->count > BMI__PLACE_REGIONS ||
         home < 0 || home >= BMI_CPUSET_MAX || idle < 0 || idle >= BMI_CPUSET_MAX ||
-        !(wait_ns >= 0) || !costs_valid(costs))
+        !(wait_ns >= 0) || !bmi__task_costs_valid(costs))
         return -BMI_EINVAL;
     const struct bmi__topology *topology = &manager->topology;
     uint32_t home_cpu = topology->local_of[home], idle_cpu = topology->local_of[idle];

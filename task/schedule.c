@@ -11,6 +11,7 @@
  * only once in many visits that found nothing, so that it does not take a cache line from the
  * submitting threads.
  */
+#include "task/group.h"
 #include "task/internal.h"
 
 #include <sched.h>
@@ -280,10 +281,10 @@ bool bmi__awaited_run(struct bmi_task_manager *manager, struct bmi_task *task)
     else if (urgent) /* if the caller is its CPU's helper, no other thread will */
         found = bmi__helper_self(manager) == &manager->cpus[task->cpu] &&
                 urgent_claim(&manager->cpus[task->cpu], task);
-    else if (task->only != NULL)
-        found = bmi__affinity_claim(&node->affinity, task);
+    else if (!bmi__affinity_empty(&node->affinity) && bmi__affinity_claim(&node->affinity, task))
+        found = true;
     else
-        found = queue_claim(manager, node, task);
+        found = task->only == NULL && queue_claim(manager, node, task);
     if (!found)
         return false;
     self.depth++;
@@ -371,6 +372,26 @@ static bool takes_urgent(struct bmi__task_cpu *cpu)
     return self.worker == NULL || atomic_load(&cpu->helper.deep);
 }
 
+/* The CPU's own queue, and those above it. */
+static unsigned path_visit(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
+{
+    unsigned ran = 0;
+    for (struct bmi__task_node *node = manager->cpus[cpu].leaf; node != NULL; node = node->parent) {
+        if (bmi__bit_get(manager->occupied, node->index))
+            ran += node_visit(manager, node, cpu, deadline_ns);
+    }
+    return ran;
+}
+
+/* Whether the CPU, which has found nothing, should look for a group to move to it. A helper's CPU
+ * computes. */
+static bool looks_for_groups(struct bmi__task_cpu *at)
+{
+    return atomic_load_explicit(&at->manager->group_changes, memory_order_relaxed) !=
+               atomic_load_explicit(&at->group_looked, memory_order_relaxed) &&
+           self.helper == NULL;
+}
+
 unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t deadline_ns)
 {
     struct bmi__task_cpu *at = &manager->cpus[cpu];
@@ -385,10 +406,9 @@ unsigned bmi__schedule(struct bmi_task_manager *manager, uint32_t cpu, uint64_t 
         bmi__task_run(manager, task);
         ran++;
     }
-    for (struct bmi__task_node *node = at->leaf; node != NULL; node = node->parent) {
-        if (bmi__bit_get(manager->occupied, node->index))
-            ran += node_visit(manager, node, cpu, deadline_ns);
-    }
+    ran += path_visit(manager, cpu, deadline_ns);
+    if (ran == 0 && looks_for_groups(at) && bmi__group_pull(manager, cpu))
+        ran += path_visit(manager, cpu, deadline_ns);
     ran += unserved_visit(manager, cpu, deadline_ns);
     self.depth--;
     return ran;

@@ -10,6 +10,7 @@
  * After the change to ENDED or CANCELLED, after a push, and after the status GONE, no thread of the
  * manager accesses the task's memory: the owner may have freed it.
  */
+#include "task/group.h"
 #include "task/internal.h"
 #include "task/memory.h"
 
@@ -59,9 +60,13 @@ static int task_place(struct bmi_task *task, const struct bmi_cpuset *cpus)
     uint32_t last = first;
     for (int cpu = (int)first; cpu >= 0; cpu = bmi_cpuset_next(&local, cpu + 1))
         last = (uint32_t)cpu;
-    task->node = &manager->nodes[bmi__topology_cover(topology, first, last)];
-    if ((uint32_t)bmi_cpuset_count(&local) == task->node->shape->count)
+    struct bmi__task_node *node = &manager->nodes[bmi__topology_cover(topology, first, last)];
+    task->node = node;
+    if (node != manager->nodes)
+        task->options |= BMI__NARROW;
+    if ((uint32_t)bmi_cpuset_count(&local) == node->shape->count)
         return 0;
+    task->options |= BMI__NARROW;
     task->only = set_intern(manager, &local);
     return task->only != NULL ? 0 : -BMI_ENOMEM;
 }
@@ -154,12 +159,12 @@ static inline void enqueued(struct bmi_task_manager *manager, struct bmi__task_n
         bmi__wake_for(manager, node, only);
 }
 
-/* Queues a task that has options, or whose set is not exactly a node's. It is rare and kept out of
- * line, since its registers would slow down every other caller. */
+/* Queues a task that has options or a group, or whose set is not exactly a node's. It is kept out
+ * of line, since its registers would slow down every other caller. */
 static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *manager,
                                                       struct bmi_task *task, bool again)
 {
-    struct bmi__task_node *node = task->node;
+    struct bmi__task_node *node = atomic_load_explicit(&task->node, memory_order_relaxed);
     const struct bmi_cpuset *only = task->only;
     if (task->options & BMI__CALLERS) {
         bmi__queue_push(manager->callers, task);
@@ -172,6 +177,10 @@ static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *m
         bmi__urgent_push(cpu, task);
         bmi__event_post(&cpu->helper.event);
     } else {
+        if (task->group != NULL) {
+            node = bmi__group_node(task);
+            atomic_store_explicit(&task->node, node, memory_order_relaxed);
+        }
         bmi__affinity_push(&node->affinity, task);
         enqueued(manager, node, only, again);
     }
@@ -180,10 +189,10 @@ static __attribute__((noinline)) void enqueue_special(struct bmi_task_manager *m
 /* Queues a QUEUED task, which the caller no longer owns then. */
 static void task_enqueue(struct bmi_task_manager *manager, struct bmi_task *task, bool again)
 {
-    if (task->only != NULL || (task->options & SPECIAL)) {
+    if (task->only != NULL || task->group != NULL || (task->options & SPECIAL)) {
         enqueue_special(manager, task, again);
     } else {
-        struct bmi__task_node *node = task->node;
+        struct bmi__task_node *node = atomic_load_explicit(&task->node, memory_order_relaxed);
         bmi__queue_push(node->queue, task);
         enqueued(manager, node, NULL, again);
     }
@@ -198,19 +207,19 @@ void bmi__task_queue(struct bmi_task_manager *manager, struct bmi_task *task)
 
 void bmi__task_put_back(struct bmi_task_manager *manager, struct bmi_task *task)
 {
-    if (task->only == NULL && !(task->options & SPECIAL))
+    if (task->only == NULL && task->group == NULL && !(task->options & SPECIAL))
         atomic_fetch_add_explicit(&task->node->turned, 1, memory_order_relaxed);
     task_enqueue(manager, task, false);
 }
 
-int bmi_task_submit(struct bmi_task *task)
+static inline int submit(struct bmi_task *task, struct bmi_task_group *group)
 {
     struct bmi_task_manager *manager = task->manager;
     if (manager == NULL) /* never prepared */
         return -BMI_EINVAL;
     if (atomic_load_explicit(&manager->closed, memory_order_relaxed))
         return -BMI_ENODEV;
-    bmi__queue_expect(task->node->queue);
+    bmi__queue_expect(atomic_load_explicit(&task->node, memory_order_relaxed)->queue);
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
     bool busy;
@@ -220,9 +229,25 @@ int bmi_task_submit(struct bmi_task *task)
         next = busy ? state : phase == BMI_TASK_RUNNING ? state | BMI__AGAIN : BMI_TASK_QUEUED;
     } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, next,
                                                     memory_order_acq_rel, memory_order_relaxed));
-    if (!busy && next == BMI_TASK_QUEUED)
+    if (!busy && next == BMI_TASK_QUEUED) {
+        if (group != NULL)
+            bmi__group_submitted(group, task);
         task_enqueue(manager, task, false);
+    }
     return busy ? -BMI_EBUSY : 0;
+}
+
+int bmi_task_submit(struct bmi_task *task)
+{
+    return submit(task, NULL);
+}
+
+int bmi_task_group_submit(struct bmi_task_group *group, struct bmi_task *task)
+{
+    if (group == NULL || task == NULL || task->manager != group->manager ||
+        (task->options & (SPECIAL | BMI__NARROW)))
+        return -BMI_EINVAL;
+    return submit(task, group);
 }
 
 int bmi_task_cancel(struct bmi_task *task)
@@ -249,7 +274,10 @@ enum bmi_task_state bmi_task_state(const struct bmi_task *task)
 
 bool bmi_task_cancel_wanted(const struct bmi_task *task)
 {
-    return atomic_load_explicit(&task->state, memory_order_relaxed) & BMI__CANCEL;
+    uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
+    /* only the thread that runs the task may look at its group, which its end may free */
+    return (state & BMI__CANCEL) ||
+           (bmi__task_runs_here(state) && bmi__group_is_cancelled(task->group));
 }
 
 /* ---- running ---- */
@@ -260,11 +288,35 @@ static void task_finish(struct bmi_task_manager *manager, struct bmi_task *task,
         bmi__lot_wake(manager, task);
 }
 
+/* What a task leaves at its end: its next submit may name another group, or none. */
+struct membership {
+    struct bmi_task_group *group; /* or NULL */
+    uint32_t part;
+};
+
+static inline struct membership group_leave(struct bmi_task *task)
+{
+    struct membership of = {.group = task->group, .part = task->cpu};
+    if (of.group != NULL) {
+        task->group = NULL;
+        atomic_store_explicit(&task->node, &task->manager->nodes[0], memory_order_relaxed);
+    }
+    return of;
+}
+
+static inline void group_left(const struct membership *of)
+{
+    if (of->group != NULL)
+        bmi__group_end(of->group, of->part);
+}
+
 /* Ends a RUNNING | CANCEL task; other threads can only add WAITED to its state. */
 static void task_end_cancelled(struct bmi_task_manager *manager, struct bmi_task *task)
 {
+    const struct membership of = group_leave(task);
     if (task->cancelled == NULL || bmi__task_call(task->cancelled, task) != BMI_TASK_GONE)
         task_finish(manager, task, BMI_TASK_CANCELLED);
+    group_left(&of);
 }
 
 static void task_delay(struct bmi_task_manager *manager, struct bmi_task *task)
@@ -277,6 +329,7 @@ static void task_delay(struct bmi_task_manager *manager, struct bmi_task *task)
 /* After a run: ends the task, or queues it once more. */
 static void task_settle(struct bmi_task_manager *manager, struct bmi_task *task, bool repeat)
 {
+    const struct membership of = group_leave(task);
     uint32_t state = atomic_load_explicit(&task->state, memory_order_relaxed);
     uint32_t next;
     bool delay;
@@ -284,24 +337,54 @@ static void task_settle(struct bmi_task_manager *manager, struct bmi_task *task,
         delay = repeat && task->interval_us != 0 && !(state & BMI__AGAIN);
         bool again = repeat || (state & BMI__AGAIN);
         if (again && (state & BMI__CANCEL)) {
+            task->group = of.group;
             task_end_cancelled(manager, task);
             return;
         }
         next = again ? BMI_TASK_QUEUED | (state & BMI__WAITED) : BMI_TASK_ENDED;
     } while (!atomic_compare_exchange_weak_explicit(&task->state, &state, next,
                                                     memory_order_acq_rel, memory_order_relaxed));
-    if (next != BMI_TASK_ENDED && delay)
+    if (next == BMI_TASK_ENDED) {
+        if (state & BMI__WAITED)
+            bmi__lot_wake(manager, task);
+        group_left(&of);
+        return;
+    }
+    task->group = of.group;
+    if (of.group != NULL)
+        bmi__group_again(task);
+    if (delay)
         task_delay(manager, task);
-    else if (next != BMI_TASK_ENDED)
+    else
         task_enqueue(manager, task, true);
-    else if (state & BMI__WAITED)
-        bmi__lot_wake(manager, task);
+}
+
+/* Ends a QUEUED task that was popped. */
+static void task_drop(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    /* first, so that no thread submits it again while it seems to run */
+    atomic_fetch_or_explicit(&task->state, BMI__CANCEL, memory_order_relaxed);
+    atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
+                              memory_order_acq_rel);
+    task_end_cancelled(manager, task);
+}
+
+void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task)
+{
+    if (task->group != NULL)
+        bmi__group_begin(task);
+    task_drop(manager, task);
 }
 
 void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
 {
     uint32_t change =
         BMI_TASK_RUNNING - BMI_TASK_QUEUED + (bmi__runner_self() << BMI__RUNNER_SHIFT);
+    const struct membership of = {.group = task->group, .part = task->cpu};
+    if (of.group != NULL && bmi__group_begin(task)) {
+        task_drop(manager, task);
+        return;
+    }
     uint32_t state = atomic_fetch_add_explicit(&task->state, change, memory_order_acq_rel);
     if (state & BMI__CANCEL) {
         task_end_cancelled(manager, task);
@@ -313,13 +396,6 @@ void bmi__task_run(struct bmi_task_manager *manager, struct bmi_task *task)
     enum bmi_task_status status = bmi__task_call(task->function, task);
     if (status != BMI_TASK_GONE)
         task_settle(manager, task, may_repeat && status == BMI_TASK_AGAIN);
-}
-
-void bmi__task_drop(struct bmi_task_manager *manager, struct bmi_task *task)
-{
-    /* first, so that no thread submits it again while it seems to run */
-    atomic_fetch_or_explicit(&task->state, BMI__CANCEL, memory_order_relaxed);
-    atomic_fetch_add_explicit(&task->state, BMI_TASK_RUNNING - BMI_TASK_QUEUED,
-                              memory_order_acq_rel);
-    task_end_cancelled(manager, task);
+    else
+        group_left(&of);
 }

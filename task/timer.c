@@ -40,7 +40,7 @@ static bool node_due(struct bmi__task_node *node, const struct bmi_cpuset **only
     uint64_t heads = bmi__affinity_heads(&node->affinity, &first);
     bool stuck = node->timer.affinity_queued && heads == node->timer.affinity_heads;
     node->timer.affinity_heads = heads;
-    node->timer.affinity_queued = first != NULL;
+    node->timer.affinity_queued = !bmi__affinity_empty(&node->affinity);
     if (stuck && !due)
         *only = first;
     return due || stuck;
@@ -69,6 +69,17 @@ static uint32_t node_next_cpu(struct bmi_task_manager *manager, struct bmi__task
     return BMI__NO_CPU;
 }
 
+/* A CPU that fell idle before these tasks were submitted did not see them: wakes the nearest one,
+ * once for each change of the groups. */
+static void others_look(struct bmi_task_manager *manager, struct bmi__task_node *node)
+{
+    uint64_t changes = atomic_load(&manager->group_changes);
+    if (changes == node->timer.group_changes || bmi__affinity_empty(&node->affinity))
+        return;
+    node->timer.group_changes = changes;
+    bmi__wake_one(manager, &manager->nodes[0], NULL, node->shape->first);
+}
+
 static void node_help(struct bmi_task_manager *manager, struct bmi__task_node *node,
                       const struct bmi_cpuset *only)
 {
@@ -77,6 +88,7 @@ static void node_help(struct bmi_task_manager *manager, struct bmi__task_node *n
         node->timer.warned = true;
         return;
     }
+    others_look(manager, node);
     uint32_t cpu = node_next_cpu(manager, node, only);
     if (cpu == BMI__NO_CPU)
         cpu = node_next_cpu(manager, node, NULL);

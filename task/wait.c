@@ -312,14 +312,6 @@ static void wait_step(struct bmi_task_manager *manager, struct bmi__waiter *wait
     }
 }
 
-/* Whether the caller runs the task itself, below on its own stack: it cannot end before the caller
- * does. */
-static bool task_is_below(uint32_t state)
-{
-    return (state & BMI__PHASE) == BMI_TASK_RUNNING &&
-           state >> BMI__RUNNER_SHIFT == bmi__runner_self();
-}
-
 static int wait_for_end(struct bmi_task *task, uint64_t deadline_ns)
 {
     struct bmi_task_manager *manager = task->manager;
@@ -350,7 +342,7 @@ int bmi_task_wait(struct bmi_task *task, int timeout_ms)
         return -BMI_EINVAL;
     if (!task_final(state) && timeout_ms != 0) {
         struct bmi_task_manager *manager = task->manager;
-        if (bmi__wait_too_deep() || task_is_below(state))
+        if (bmi__wait_too_deep() || bmi__task_runs_here(state))
             return -BMI_EDEADLK;
         uint64_t deadline_ns = 0;
         if (timeout_ms > 0)

@@ -94,6 +94,7 @@ static inline int bmi_cpuset_count(const struct bmi_cpuset *set)
 
 struct bmi_task;
 struct bmi_task_manager;
+struct bmi_task_group; /* bmi/task_group.h */
 
 /* The status that a task's function returns. */
 enum bmi_task_status {
@@ -152,13 +153,15 @@ struct bmi_task_attributes {
 struct bmi_task {
     BMI_TASK_ATOMIC(uint32_t) state;
     uint16_t options;
-    uint16_t cpu; /* of an urgent task: the CPU to run on, by the tree's own number */
+    uint16_t cpu; /* of an urgent task: the CPU to run on, by the tree's own number; of a group's
+                     task: the part of the group */
     bmi_task_function function;
     void *argument;
     struct bmi_task_manager *manager;
-    struct bmi__task_node *node;   /* the node whose queue it enters */
+    BMI_TASK_ATOMIC(struct bmi__task_node *) node; /* the node whose queue it enters */
     const struct bmi_cpuset *only; /* a set that is no node's: the CPUs that may take it; or NULL */
     struct bmi_task *next;         /* in a list, under that list's lock */
+    struct bmi_task_group *group;  /* from submit to end; or NULL */
     bmi_task_function cancelled;
     const struct bmi_task_hints *hints;
     uint64_t due_ns; /* when a delayed task is due */
