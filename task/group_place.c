@@ -219,7 +219,7 @@ static uint32_t candidates_locked(struct bmi__groups *groups, uint32_t idle)
 
 /* What a thread carries out after a decision. */
 struct move {
-    struct bmi_task_group *group; /* with a reference */
+    struct bmi_task_group *group; /* with a reference; NULL: nothing is to be done */
     struct bmi_task *tasks;
     uint32_t count; /* of tasks */
     uint64_t moved; /* regions; if any, the group's lock `moving` is held */
@@ -308,15 +308,15 @@ static bool group_hold(struct bmi_task_group *group)
     return references > 0;
 }
 
-/* Applies a choice but for the copying. Returns false if the group is gone. */
-static bool apply_locked(struct bmi__groups *groups, int found, uint32_t idle,
+/* Applies a choice but for the copying, unless the group is about to be freed. */
+static void apply_locked(struct bmi__groups *groups, int found, uint32_t idle,
                          const struct bmi__place_choice *choice, struct move *move)
 {
     struct bmi_task_group *group = groups->found[found].group;
     uint32_t part = groups->found[found].part, from = atomic_load(&group->parts[part].vertex);
     bool leaves = choice->placement >= BMI_TASK_PLACE_TASK;
     if (!group_hold(group))
-        return false;
+        return;
     *move = (struct move){.group = group, .to = leaves ? idle : from};
     if (choice->moved != 0 && pthread_mutex_trylock(&group->moving) == 0)
         move->moved = choice->moved;
@@ -326,7 +326,7 @@ static bool apply_locked(struct bmi__groups *groups, int found, uint32_t idle,
         move_some_locked(groups, move, part);
     if (move->count == 0 && move->moved == 0 && atomic_load(&group->parts[part].vertex) == from) {
         group->counts.decisions[BMI_TASK_PLACE_STAY]++; /* its tasks have begun, or are delayed */
-        return true;
+        return;
     }
     group->counts.decisions[choice->placement]++;
     group->counts.tasks_moved += move->count;
@@ -341,7 +341,6 @@ static bool apply_locked(struct bmi__groups *groups, int found, uint32_t idle,
     for (int i = 0; i < 4; i++)
         decision.cost_ns[i] = choice->cost_ns[i];
     trace_locked(groups, &decision);
-    return true;
 }
 
 /* Notes where a region lies now; one that the system could not move stays from now on. */
@@ -392,12 +391,11 @@ static bool move_finish(struct bmi_task_manager *manager, const struct move *mov
 
 /* ---- a CPU without work ---------------------------------------------------------------------- */
 
-/* Returns whether *move is to be finished. */
-static bool look_locked(struct bmi__groups *groups, uint32_t leaf, struct move *move)
+static void look_locked(struct bmi__groups *groups, uint32_t leaf, struct move *move)
 {
     int node = bmi__place_node_of(&groups->machine, leaf);
     if (node < 0)
-        return false;
+        return;
     uint32_t idle = groups->machine.vertices[node];
     uint32_t count = candidates_locked(groups, idle);
     struct bmi__place_choice choice;
@@ -407,20 +405,21 @@ static bool look_locked(struct bmi__groups *groups, uint32_t leaf, struct move *
         if ((int)i != found)
             groups->found[i].group->counts.decisions[BMI_TASK_PLACE_STAY]++;
     }
-    return found >= 0 && apply_locked(groups, found, idle, &choice, move);
+    if (found >= 0)
+        apply_locked(groups, found, idle, &choice, move);
 }
 
 bool bmi__group_pull(struct bmi_task_manager *manager, uint32_t cpu)
 {
     struct bmi__task_cpu *at = &manager->cpus[cpu];
     uint64_t changes = atomic_load(&manager->group_changes);
-    struct move move;
+    struct move move = {.group = NULL};
     if (pthread_mutex_trylock(&manager->placing) != 0)
         return false;
-    bool found = manager->groups != NULL &&
-                 look_locked(manager->groups, manager->topology.leaf_of[cpu], &move);
+    if (manager->groups != NULL)
+        look_locked(manager->groups, manager->topology.leaf_of[cpu], &move);
     pthread_mutex_unlock(&manager->placing);
-    if (!found || (move.count == 0 && move.moved == 0))
+    if (move.count == 0 && move.moved == 0)
         atomic_store_explicit(&at->group_looked, changes, memory_order_relaxed);
-    return found && move_finish(manager, &move);
+    return move.group != NULL && move_finish(manager, &move);
 }

@@ -89,10 +89,11 @@ int bmi_task_group_submit(struct bmi_task_group *group, struct bmi_task *task);
 int bmi_task_group_split(struct bmi_task_group *group, uint32_t most, struct bmi_task_group **part);
 
 /* Moves the waiting tasks of `from` and its hints into another group of the manager; running tasks
- * of `from`, and those that wait for an interval, end there. The traffic of memory that both groups
- * name, with the same address and size, is added. Returns: how many tasks moved; -BMI_EINVAL (NULL,
- * the same group, another manager, too many regions together). Owns: `from` remains the caller's,
- * without hints on memory. Threads: any. Blocks: while memory of one of them is being moved. */
+ * of `from`, and those that wait for an interval, end there, and so do all tasks of a cancelled
+ * group. The traffic of memory that both groups name, with the same address and size, is added.
+ * Returns: how many tasks moved; -BMI_EINVAL (NULL, the same group, another manager, too many
+ * regions together). Owns: `from` remains the caller's, without hints on memory. Threads: any.
+ * Blocks: while memory of one of them is being moved. */
 int bmi_task_group_merge(struct bmi_task_group *into, struct bmi_task_group *from);
 
 /* Cancels a group and the groups nested in it, for good: no task of them begins to run any more,
@@ -104,7 +105,7 @@ void bmi_task_group_cancel(struct bmi_task_group *group);
 struct bmi_task_group_statistics {
     uint32_t outstanding;  /* tasks that were submitted and have not ended */
     uint32_t waiting;      /* those that do not run now */
-    int home;              /* index of its queue; -1: no task was submitted yet */
+    int home;              /* index of its queue; -1: not chosen yet */
     uint64_t decisions[4]; /* how often a CPU without work looked at the group, by enum
                               bmi_task_placement; STAY: it took nothing of the group */
     uint64_t tasks_moved, regions_moved, bytes_moved;
