@@ -132,17 +132,16 @@ static void group_link_locked(struct bmi_task_group *group)
         atomic_fetch_add(&group->parent->references, 1);
 }
 
+static void group_unlink_locked(struct bmi_task_group *group)
+{
+    bmi__group_uncount_locked(group);
+    *group->link = group->next;
+    if (group->next != NULL)
+        group->next->link = group->link;
+}
+
 static void group_free(struct bmi_task_group *group)
 {
-    struct bmi_task_manager *manager = group->manager;
-    if (group->link != NULL) {
-        pthread_mutex_lock(&manager->placing);
-        bmi__group_uncount_locked(group);
-        *group->link = group->next;
-        if (group->next != NULL)
-            group->next->link = group->link;
-        pthread_mutex_unlock(&manager->placing);
-    }
     pthread_mutex_destroy(&group->moving);
     free(group);
 }
@@ -151,6 +150,9 @@ void bmi__group_drop(struct bmi_task_group *group)
 {
     while (group != NULL && atomic_fetch_sub(&group->references, 1) == 1) {
         struct bmi_task_group *parent = group->parent;
+        pthread_mutex_lock(&group->manager->placing);
+        group_unlink_locked(group);
+        pthread_mutex_unlock(&group->manager->placing);
         group_free(group);
         group = parent;
     }
