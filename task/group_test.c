@@ -412,6 +412,9 @@ static void test_sleeping_worker_looks(void)
     };
     manager = test_manager(&settings, BMI_TASK_WORKERS);
     atomic_uint met = 0;
+    uint64_t end = test_now_ns() + 20000000000u;
+    while (bmi_task_nearest_idle(manager, 0) != 1 && test_now_ns() < end)
+        sched_yield();
     struct bmi_task_group *group = group_on(0, true, 2, 1e6);
     for (int i = 0; i < 3; i++) {
         test_prepare_on(&tasks[i], manager, meet, &met, 0, NULL);
