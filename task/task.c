@@ -51,7 +51,7 @@ static int task_place(struct bmi_task *task, const struct bmi_cpuset *cpus)
     struct bmi__topology *topology = &manager->topology;
     struct bmi_cpuset local;
     if (cpus == NULL) {
-        task->node = &manager->nodes[0];
+        atomic_init(&task->node, &manager->nodes[0]);
         return 0;
     }
     if (bmi__topology_local(topology, cpus, &local) != 0)
@@ -61,7 +61,7 @@ static int task_place(struct bmi_task *task, const struct bmi_cpuset *cpus)
     for (int cpu = (int)first; cpu >= 0; cpu = bmi_cpuset_next(&local, cpu + 1))
         last = (uint32_t)cpu;
     struct bmi__task_node *node = &manager->nodes[bmi__topology_cover(topology, first, last)];
-    task->node = node;
+    atomic_init(&task->node, node);
     if (node != manager->nodes)
         task->options |= BMI__NARROW;
     if ((uint32_t)bmi_cpuset_count(&local) == node->shape->count)
@@ -87,7 +87,7 @@ static int task_needs(struct bmi_task *task, const struct bmi_task_attributes *a
     struct bmi_task_manager *manager = task->manager;
     if (task->options & BMI_TASK_URGENT) {
         task->cpu = (uint16_t)urgent_cpu(manager, attributes->cpus);
-        task->node = manager->cpus[task->cpu].leaf;
+        atomic_init(&task->node, manager->cpus[task->cpu].leaf);
         return bmi__helper_need(&manager->cpus[task->cpu]);
     }
     if (task->options & BMI_TASK_MAY_BLOCK)
