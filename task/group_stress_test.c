@@ -8,16 +8,13 @@
  *
  * A group is in a slot. A thread uses it under the slot's lock for reading, and replaces it under
  * the lock for writing: no call with a group may be under way when it is closed.
- *
- * BMI_TASK_STRESS_SECONDS: length, 5 by default. BMI_TASK_STRESS_SEED: printed, to be repeated.
  */
 #include "bmi/task_group.h"
-#include "task/testing.h"
+#include "task/stressing.h"
 
-#include <pthread.h>
 #include <string.h>
 
-enum { THREADS = 16, TASKS = 1000, CPUS = 256, SLOTS = 24, NODES = 8 };
+enum { TASKS = 1000, SLOTS = 24, NODES = 8 };
 
 struct item {
     struct bmi_task task;
@@ -39,14 +36,6 @@ static struct bmi_task_manager *manager;
 static char memory[NODES];
 static atomic_uint wrong, finish;
 static atomic_ullong runs, cancels, splits, merges, copies, tasks_moved;
-
-static uint32_t random_next(uint32_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 17;
-    *state ^= *state << 5;
-    return *state;
-}
 
 /* The tree is not this machine's. One move in eight fails. */
 int __wrap_bmi_task_memory_move(struct bmi_task_manager *of, void *address, uint64_t bytes,
@@ -261,7 +250,7 @@ static void *act_at_random(void *argument)
         else if (what < 10)
             bmi_task_cancel(&items[random_next(&state) % TASKS].task);
         else if (what < 30)
-            bmi_task_schedule_on(manager, (int)(random_next(&state) % CPUS));
+            bmi_task_schedule_on(manager, (int)(random_next(&state) % STRESS_CPUS));
         else
             use(&slots[random_next(&state) % SLOTS], &state);
     }
@@ -273,10 +262,7 @@ static void *act_at_random(void *argument)
 static void settle(void)
 {
     for (int i = 0; i < TASKS; i++) {
-        int result = bmi_task_state(&items[i].task) != BMI_TASK_IDLE
-                         ? bmi_task_wait(&items[i].task, 60000)
-                         : 0;
-        if (result != 0 && result != -BMI_ECANCEL)
+        if (!stress_task_ends(&items[i].task))
             atomic_fetch_add(&wrong, 1);
     }
 }
@@ -311,37 +297,11 @@ static void check_sums(void)
 
 static void stress(bool workers, bool shutdown, uint64_t length_ns, uint32_t *state)
 {
-    struct bmi_cpuset some;
-    struct bmi_task_settings settings = {
-        .topology = BMI_TASK_TOPOLOGY_SYNTHETIC,
-        .topology_text = "package:4 numa:2 l3:4 core:8 pu:1",
-        .queue_slots = 16,
-        .worker_cpus = &some,
-    };
-    bmi_cpuset_clear(&some);
-    while (bmi_cpuset_count(&some) < THREADS)
-        bmi_cpuset_add(&some, (int)(random_next(state) % CPUS));
-    manager = test_manager(&settings, workers ? BMI_TASK_WORKERS : BMI_TASK_HOOKS_ONLY);
+    manager = stress_manager("package:4 numa:2 l3:4 core:8 pu:1", workers, state);
     prepare_items(state);
     for (int i = 0; i < SLOTS; i++)
         slot_put(&slots[i], group_make(NULL, state));
-    pthread_t threads[THREADS];
-    uint32_t seeds[THREADS];
-    atomic_store(&finish, 0);
-    for (int i = 0; i < THREADS; i++) {
-        seeds[i] = random_next(state);
-        pthread_create(&threads[i], NULL, act_at_random, &seeds[i]);
-    }
-    const struct timespec length = {
-        .tv_sec = (time_t)(length_ns / 1000000000),
-        .tv_nsec = (long)(length_ns % 1000000000),
-    };
-    nanosleep(&length, NULL); /* the test's length; its checks do not depend on it */
-    if (shutdown)             /* in the midst of submits: queued tasks are cancelled */
-        bmi_task_manager_stop(manager, workers ? BMI_TASK_WORKERS : BMI_TASK_HOOKS_ONLY);
-    atomic_store(&finish, 1);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    stress_threads(act_at_random, &finish, shutdown ? manager : NULL, length_ns, state);
     if (!shutdown)
         settle();
     check_sums();
@@ -350,21 +310,9 @@ static void stress(bool workers, bool shutdown, uint64_t length_ns, uint32_t *st
 
 static void test_stress(void)
 {
-    const char *length = getenv("BMI_TASK_STRESS_SECONDS");
-    const char *chosen = getenv("BMI_TASK_STRESS_SEED");
-    double seconds = length != NULL ? atof(length) : 5;
-    uint32_t seed =
-        chosen != NULL ? (uint32_t)strtoul(chosen, NULL, 0) : (uint32_t)test_now_ns() | 1;
-    uint32_t state = seed;
-    printf("seed %u, %g s ", seed, seconds);
-    fflush(stdout);
     for (int i = 0; i < SLOTS; i++)
         pthread_rwlock_init(&slots[i].lock, NULL);
-    /* rounds of a quarter of a second, so that starting and ending are stressed as well */
-    uint64_t end = test_now_ns() + (uint64_t)(seconds * 1e9);
-    for (unsigned round = 0; round < 8 || test_now_ns() < end; round++)
-        stress(round & 1, round & 2, seconds < 2 ? (uint64_t)(seconds * 1e9 / 8) : 250000000,
-               &state);
+    stress_rounds(stress);
     printf("%llu runs, %llu cancellations; moved %llu tasks by splits, %llu by merges, "
            "%llu by decisions, %llu regions ",
            (unsigned long long)atomic_load(&runs), (unsigned long long)atomic_load(&cancels),

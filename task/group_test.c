@@ -12,15 +12,6 @@
 
 enum { MIB = 1 << 20, NODE_CPUS = 4, MOST = 16 };
 
-/* 1 ns a KiB at home, twice that in the package, three times beyond. */
-static const struct bmi_task_costs costs = {
-    .local_ns_per_kib = 1,
-    .remote_factor = 1,
-    .move_ns_per_kib = 4,
-    .move_region_ns = 100,
-    .move_task_ns = 10,
-};
-
 static struct bmi_task_manager *manager;
 static struct bmi_task tasks[MOST];
 static atomic_uint runs;
@@ -70,7 +61,7 @@ static void given_machine(const char *tree)
     memset(tasks, 0, sizeof(tasks));
     decision_count = 0;
     atomic_store(&runs, 0);
-    CU_ASSERT_EQUAL(bmi_task_group_set_costs(manager, &costs), 0);
+    CU_ASSERT_EQUAL(bmi_task_group_set_costs(manager, &test_round_costs), 0);
     CU_ASSERT_EQUAL(bmi_task_group_trace(manager, trace, decisions), 0);
 }
 
@@ -583,7 +574,7 @@ static void test_bad_input(void)
     CU_ASSERT_EQUAL(bmi_task_group_create(manager, NULL, &hints, &group), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_task_group_set_costs(manager, &negative), -BMI_EINVAL);
     group = group_make(NULL, NULL);
-    CU_ASSERT_EQUAL(bmi_task_group_set_costs(manager, &costs), -BMI_EBUSY);
+    CU_ASSERT_EQUAL(bmi_task_group_set_costs(manager, &test_round_costs), -BMI_EBUSY);
     CU_ASSERT_EQUAL(bmi_task_group_set_hints(group, NULL), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_task_group_split(group, 0, &part), -BMI_EINVAL);
     CU_ASSERT_EQUAL(bmi_task_group_split(group, (uint32_t)INT_MAX + 1, &part), -BMI_EINVAL);

@@ -11,21 +11,14 @@ enum { MIB = 1 << 20 };
 
 static struct bmi_task_manager *manager;
 
-/* Round figures: 1 ns a KiB at home, twice that in the package, three times beyond. */
-static const struct bmi_task_costs costs = {
-    .local_ns_per_kib = 1,
-    .remote_factor = 1,
-    .move_ns_per_kib = 4,
-    .move_region_ns = 100,
-    .move_task_ns = 10,
-};
-
 static struct bmi_task_choice place(const struct bmi_task_region *regions, uint32_t count,
                                     double wait_ns, int idle)
 {
     struct bmi_task_hints hints = {.regions = regions, .count = count};
     struct bmi_task_choice choice;
-    CU_ASSERT_EQUAL_FATAL(bmi_task_place(manager, &hints, 0, wait_ns, idle, &costs, &choice), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_task_place(manager, &hints, 0, wait_ns, idle, &test_round_costs,
+                                         &choice),
+                          0);
     return choice;
 }
 

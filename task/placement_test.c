@@ -16,16 +16,6 @@ enum { NODES = 4, GROUPS = 32 };
 static struct bmi__topology topology;
 static struct bmi__place_machine machine;
 
-/* 1 ns a KiB at home, twice that in the package, three times beyond; a node's memory serves two
- * tasks that only read, a link one. */
-static const struct bmi_task_costs costs = {
-    .local_ns_per_kib = 1,
-    .remote_factor = 1,
-    .move_ns_per_kib = 4,
-    .move_region_ns = 100,
-    .move_task_ns = 10,
-};
-
 static uint32_t node_vertex(int node)
 {
     return node >= 0 ? machine.vertices[node] : 0;
@@ -292,7 +282,8 @@ int main(void)
         fprintf(stderr, "no topology: %s\n", error);
         return EXIT_FAILURE;
     }
-    bmi__place_machine_make(&machine, &topology, &costs, 2 * KIB, 1 * KIB);
+    /* a node's memory serves two tasks that only read, a link one */
+    bmi__place_machine_make(&machine, &topology, &test_round_costs, 2 * KIB, 1 * KIB);
     int result = test_run("placement", cases);
     bmi__topology_free(&topology);
     return result;

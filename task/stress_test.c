@@ -4,16 +4,13 @@
  * random; every accepted submit must have exactly one end, a run or a cancellation, and no task may
  * run twice at a time. Half of the time the threads are hooks, half of the time workers run too;
  * rings are small, so that they overflow.
- *
- * BMI_TASK_STRESS_SECONDS: length, 5 by default. BMI_TASK_STRESS_SEED: printed, to be repeated.
  */
-#include "task/testing.h"
+#include "task/stressing.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
-enum { THREADS = 16, TASKS = 1500, CPUS = 256 };
+enum { TASKS = 1500 };
 
 enum way { ONE_SHOT, REPEATING, SELF_SUBMITTING, WAYS };
 
@@ -35,14 +32,6 @@ static struct item items[TASKS];
 static struct bmi_task_manager *manager;
 static atomic_uint fleeting_made, fleeting_gone, wrong, finish;
 static atomic_ullong runs, cancels;
-
-static uint32_t random_next(uint32_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 17;
-    *state ^= *state << 5;
-    return *state;
-}
 
 static enum bmi_task_status item_run(struct bmi_task *task, void *argument)
 {
@@ -84,7 +73,7 @@ static enum bmi_task_status fleeting_run(struct bmi_task *task, void *argument)
 /* One CPU, a node of the tree, anything, or a set that is no node's. */
 static const struct bmi_cpuset *random_set(struct bmi_cpuset *set, uint32_t *state)
 {
-    int cpu = (int)(random_next(state) % CPUS);
+    int cpu = (int)(random_next(state) % STRESS_CPUS);
     enum bmi_task_level level =
         (enum bmi_task_level)(random_next(state) % (BMI_TASK_LEVEL_MACHINE + 1));
     switch (random_next(state) % 8) {
@@ -181,7 +170,7 @@ static void *act_at_random(void *argument)
         case 4:
         case 5:
         case 6:
-            bmi_task_schedule_on(manager, (int)(random_next(&state) % CPUS));
+            bmi_task_schedule_on(manager, (int)(random_next(&state) % STRESS_CPUS));
             break;
         default:
             submit_item(item, &state);
@@ -190,22 +179,11 @@ static void *act_at_random(void *argument)
     return NULL;
 }
 
-/* Stops the manager in the midst of submits: queued tasks are cancelled. */
-static void shut_down(void)
-{
-    while (bmi_task_manager_stop(manager, BMI_TASK_WORKERS) == 0 ||
-           bmi_task_manager_stop(manager, BMI_TASK_HOOKS_ONLY) == 0)
-        continue;
-}
-
 /* After all threads have ended: everything queued runs. */
 static void settle(void)
 {
     for (int i = 0; i < TASKS; i++) {
-        int result = bmi_task_state(&items[i].task) != BMI_TASK_IDLE
-                         ? bmi_task_wait(&items[i].task, 60000)
-                         : 0;
-        if (result != 0 && result != -BMI_ECANCEL)
+        if (!stress_task_ends(&items[i].task))
             atomic_fetch_add(&wrong, 1);
     }
     while (atomic_load(&fleeting_gone) != atomic_load(&fleeting_made))
@@ -225,7 +203,7 @@ static void check_sums(void)
         run += statistics.run;
         if (statistics.queued != 0)
             lost++;
-        for (int cpu = -1; cpu < CPUS; cpu++)
+        for (int cpu = -1; cpu < STRESS_CPUS; cpu++)
             by_cpus += bmi_task_queue_run_by(manager, queue, cpu);
     }
     CU_ASSERT_EQUAL(lost, 0);
@@ -237,35 +215,9 @@ static void check_sums(void)
 
 static void stress(bool workers, bool shutdown, uint64_t length_ns, uint32_t *state)
 {
-    struct bmi_cpuset some;
-    struct bmi_task_settings settings = {
-        .topology = BMI_TASK_TOPOLOGY_SYNTHETIC,
-        .topology_text = "package:8 l3:4 core:8 pu:1",
-        .queue_slots = 16,
-        .worker_cpus = &some,
-    };
-    bmi_cpuset_clear(&some);
-    while (bmi_cpuset_count(&some) < THREADS)
-        bmi_cpuset_add(&some, (int)(random_next(state) % CPUS));
-    manager = test_manager(&settings, workers ? BMI_TASK_WORKERS : BMI_TASK_HOOKS_ONLY);
+    manager = stress_manager("package:8 l3:4 core:8 pu:1", workers, state);
     prepare_items(state);
-    pthread_t threads[THREADS];
-    uint32_t seeds[THREADS];
-    atomic_store(&finish, 0);
-    for (int i = 0; i < THREADS; i++) {
-        seeds[i] = random_next(state);
-        pthread_create(&threads[i], NULL, act_at_random, &seeds[i]);
-    }
-    const struct timespec length = {
-        .tv_sec = (time_t)(length_ns / 1000000000),
-        .tv_nsec = (long)(length_ns % 1000000000),
-    };
-    nanosleep(&length, NULL); /* the test's length; its checks do not depend on it */
-    if (shutdown)
-        shut_down();
-    atomic_store(&finish, 1);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    stress_threads(act_at_random, &finish, shutdown ? manager : NULL, length_ns, state);
     if (!shutdown)
         settle();
     check_sums();
@@ -274,19 +226,7 @@ static void stress(bool workers, bool shutdown, uint64_t length_ns, uint32_t *st
 
 static void test_stress(void)
 {
-    const char *length = getenv("BMI_TASK_STRESS_SECONDS");
-    const char *chosen = getenv("BMI_TASK_STRESS_SEED");
-    double seconds = length != NULL ? atof(length) : 5;
-    uint32_t seed =
-        chosen != NULL ? (uint32_t)strtoul(chosen, NULL, 0) : (uint32_t)test_now_ns() | 1;
-    uint32_t state = seed;
-    printf("seed %u, %g s ", seed, seconds);
-    fflush(stdout);
-    /* rounds of a quarter of a second, so that starting and ending are stressed as well */
-    uint64_t end = test_now_ns() + (uint64_t)(seconds * 1e9);
-    for (unsigned round = 0; round < 8 || test_now_ns() < end; round++)
-        stress(round & 1, round & 2, seconds < 2 ? (uint64_t)(seconds * 1e9 / 8) : 250000000,
-               &state);
+    stress_rounds(stress);
     printf("%llu runs, %llu cancellations, %u freed by themselves ",
            (unsigned long long)atomic_load(&runs), (unsigned long long)atomic_load(&cancels),
            atomic_load(&fleeting_gone));

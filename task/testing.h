@@ -50,6 +50,15 @@ static inline struct bmi_task_manager *test_manager(const struct bmi_task_settin
     return manager;
 }
 
+/* Costs in round figures: 1 ns a KiB at home, twice that in the package, three times beyond. */
+static const struct bmi_task_costs test_round_costs = {
+    .local_ns_per_kib = 1,
+    .remote_factor = 1,
+    .move_ns_per_kib = 4,
+    .move_region_ns = 100,
+    .move_task_ns = 10,
+};
+
 /* A task that does nothing but to count its runs in an atomic_uint. */
 static inline enum bmi_task_status test_count(struct bmi_task *task, void *argument)
 {
