@@ -16,10 +16,10 @@
  *
  * A request ends with its last completion: after a cancellation, without a free buffer, after the
  * end of the thread that submitted it, at the stream's end. Until then it holds a reference of the
- * link. Only the poller makes requests and takes completions.
+ * link. Only the poller makes requests and takes completions. uring_send.c has the sends.
  *
- * `lock` guards the submission queue and changes of link->ring; innermost. The ring's descriptor
- * is in the core's epoll set, and wakes the poller. So is the socket, for its end alone.
+ * uring->lock guards the submission queue and changes of link->ring; innermost. The ring's
+ * descriptor is in the core's epoll set, and wakes the poller. So is the socket, for its end alone.
  *
  * The child of a fork leaves its parent's ring alone. If it takes the connections over, those that
  * the ring served end, since the parent may have received bytes of theirs; new ones use epoll.
@@ -34,7 +34,7 @@
 #include "stream.h"
 
 #if BMI_WITH_URING
-#include <liburing.h>
+#include "uring.h"
 
 enum {
     SUBMISSIONS = 256, /* requests made in one system call, at most */
@@ -55,21 +55,6 @@ enum {
     RING_IGNORED  /* cancelled; its bytes are dropped */
 };
 
-struct stream_uring {
-    struct io_uring ring; /* lock: submissions; poller: completions */
-    struct bmi_lock lock;
-    struct bmi_watch watch;
-    struct stream_state *state;
-    unsigned forks; /* before it was made */
-
-    /* poller */
-    struct io_uring_buf_ring *buffers; /* behind them their memory */
-    uint8_t *memory;
-    unsigned requests; /* that have not ended */
-    bool taking;       /* completions: requests are submitted afterwards, together */
-    bool abandoned;
-};
-
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static unsigned forks; /* that led to this process */
 
@@ -83,33 +68,38 @@ static void fork_watch(void)
     pthread_atfork(NULL, NULL, after_fork_child);
 }
 
-static bool is_parents(const struct stream_uring *uring)
-{
-    return uring->forks != forks;
-}
-
 static size_t pool_bytes(void)
 {
     return 4096 + (size_t)BUFFERS * BUFFER_BYTES;
 }
 
+bool stream_uring_is_parents(const struct stream_uring *uring)
+{
+    return uring->forks != forks;
+}
+
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* What the kernel does not take now is submitted again by `arm`. */
-static void submit_locked(struct stream_uring *uring)
+struct io_uring_sqe *stream_uring_entry_locked(struct stream_uring *uring)
 {
     stream_assert_locked(&uring->lock);
+    struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
+    if (entry)
+        return entry;
+    io_uring_submit(&uring->ring);
+    return io_uring_get_sqe(&uring->ring);
+}
+
+void stream_uring_submit_locked(struct stream_uring *uring)
+{
+    stream_uring_sends_queue_locked(uring);
     if (io_uring_sq_ready(&uring->ring) > 0)
         io_uring_submit(&uring->ring);
 }
 
 static bool request_make_locked(struct stream_uring *uring, struct stream_link *link)
 {
-    struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
-    if (!entry) {
-        submit_locked(uring);
-        entry = io_uring_get_sqe(&uring->ring);
-    }
+    struct io_uring_sqe *entry = stream_uring_entry_locked(uring);
     if (!entry)
         return false;
     io_uring_prep_recv_multishot(entry, link->watch.fd, NULL, 0, 0);
@@ -120,27 +110,26 @@ static bool request_make_locked(struct stream_uring *uring, struct stream_link *
 
 /* When it returns the request takes no further bytes out of the socket; its last completion may
  * still be to come. */
-static void request_cancel_locked(struct stream_uring *uring, struct stream_link *link)
+void stream_uring_cancel_locked(struct stream_uring *uring, uint64_t request)
 {
-    struct io_uring_sync_cancel_reg cancel = {.addr = (uintptr_t)link,
+    struct io_uring_sync_cancel_reg cancel = {.addr = request,
                                               .fd = -1,
                                               .timeout = {.tv_sec = -1, .tv_nsec = -1}};
-    submit_locked(uring);
+    stream_uring_submit_locked(uring);
     io_uring_register_sync_cancel(&uring->ring, &cancel);
 }
 
-/* A request that the kernel has not taken would act on the next socket of the same number. */
-static void request_forget_locked(struct stream_uring *uring, const struct stream_link *link)
+void stream_uring_forget_locked(struct stream_uring *uring, uint64_t request)
 {
     const struct io_uring_sq *queue = &uring->ring.sq;
     stream_assert_locked(&uring->lock);
     for (unsigned at = queue->sqe_tail - io_uring_sq_ready(&uring->ring); at != queue->sqe_tail;
          at++) {
         struct io_uring_sqe *entry = &queue->sqes[at & queue->ring_mask];
-        if (entry->user_data != (uintptr_t)link)
+        if (entry->user_data != request)
             continue;
         io_uring_prep_nop(entry);
-        io_uring_sqe_set_data64(entry, (uintptr_t)link);
+        io_uring_sqe_set_data64(entry, request);
     }
 }
 
@@ -157,7 +146,7 @@ static bool request_make(struct stream_uring *uring, struct stream_link *link)
     if (!made)
         atomic_store(&link->ring, RING_NONE);
     if (made && !uring->taking)
-        submit_locked(uring);
+        stream_uring_submit_locked(uring);
     stream_unlock(&uring->lock);
     if (!made)
         return false;
@@ -174,9 +163,9 @@ static void request_stop(struct stream_uring *uring, struct stream_link *link, u
     if (now != RING_NONE && now < then)
         atomic_store(&link->ring, then);
     if (now == RING_SMALL)
-        request_cancel_locked(uring, link);
+        stream_uring_cancel_locked(uring, (uintptr_t)link);
     if (then == RING_IGNORED)
-        request_forget_locked(uring, link);
+        stream_uring_forget_locked(uring, (uintptr_t)link);
     stream_unlock(&uring->lock);
 }
 
@@ -187,7 +176,7 @@ static void hangup_ready(struct bmi_watch *watch, uint32_t events)
     struct stream_uring *uring = stream_state_of(link)->uring;
     (void)events;
     stream_engine_epoll.ignore(link);
-    if (is_parents(uring))
+    if (stream_uring_is_parents(uring))
         stream_link_end(link, -ECONNRESET);
     else
         request_stop(uring, link, RING_STOPS);
@@ -210,7 +199,7 @@ static int watch_for(struct stream_link *link, void (*ready)(struct bmi_watch *,
 static int receive_somehow(struct stream_uring *uring, struct stream_link *link)
 {
     link->small_passes = 0;
-    if (!is_parents(uring) && request_make(uring, link))
+    if (!stream_uring_is_parents(uring) && request_make(uring, link))
         return watch_for(link, hangup_ready, EPOLLRDHUP);
     return watch_for(link, stream_receive_ready, STREAM_WATCHED);
 }
@@ -239,27 +228,27 @@ static void buffer_give_back(struct stream_uring *uring, unsigned number)
     io_uring_buf_ring_advance(uring->buffers, 1);
 }
 
-/* Results of a request that say nothing of the socket: it is made again. The kernel reports
- * ECANCELED or EFAULT if the thread that submitted it has ended. */
-static bool is_requests_own(int result)
+bool stream_uring_says_nothing(int result)
 {
     return result == -ECANCELED || result == -ENOBUFS || result == -EFAULT || result == -EAGAIN ||
            result == -EINTR;
 }
 
-static void completion_handle(struct stream_uring *uring, const struct io_uring_cqe *cqe)
+static void receive_handle(struct stream_uring *uring, const struct io_uring_cqe *cqe)
 {
     struct stream_link *link = io_uring_cqe_get_data(cqe);
     unsigned number = cqe->flags >> IORING_CQE_BUFFER_SHIFT;
     bool ignored = atomic_load(&link->ring) == RING_IGNORED;
 
+    if (cqe->res > 0)
+        stream_uring_link_brought(uring, link);
     if (cqe->res > 0 && !ignored)
         stream_receive_given(link, uring->memory + (size_t)number * BUFFER_BYTES, (size_t)cqe->res);
     if (cqe->flags & IORING_CQE_F_BUFFER)
         buffer_give_back(uring, number);
     if (cqe->res == 0 && !ignored)
         stream_receive_given(link, NULL, 0);
-    else if (cqe->res < 0 && !ignored && !is_requests_own(cqe->res))
+    else if (cqe->res < 0 && !ignored && !stream_uring_says_nothing(cqe->res))
         stream_link_end(link, cqe->res);
 
     if (!(cqe->flags & IORING_CQE_F_MORE)) {
@@ -268,6 +257,14 @@ static void completion_handle(struct stream_uring *uring, const struct io_uring_
     } else if (stream_expects_large(link) && atomic_load(&link->ring) == RING_SMALL) {
         request_stop(uring, link, RING_STOPS);
     }
+}
+
+static void completion_handle(struct stream_uring *uring, const struct io_uring_cqe *cqe)
+{
+    if (stream_uring_is_send(cqe->user_data))
+        stream_uring_sent(uring, cqe->user_data, cqe->res);
+    else
+        receive_handle(uring, cqe);
 }
 
 static bool completion_take(struct stream_uring *uring, struct io_uring_cqe *copy)
@@ -295,9 +292,10 @@ static int completions_take(struct stream_uring *uring)
             break;
     }
     uring->taking = false;
+    stream_uring_look_end(uring);
     if (count > 0) {
         stream_lock(&uring->lock);
-        submit_locked(uring);
+        stream_uring_submit_locked(uring);
         stream_unlock(&uring->lock);
     }
     return count;
@@ -307,7 +305,7 @@ static void ring_ready(struct bmi_watch *watch, uint32_t events)
 {
     struct stream_uring *uring = stream_container(watch, struct stream_uring, watch);
     (void)events;
-    if (!is_parents(uring))
+    if (!stream_uring_is_parents(uring))
         completions_take(uring);
 }
 
@@ -324,6 +322,7 @@ static int uring_watch(struct stream_link *link)
 /* As the child of the ring's owner: nothing was submitted by this process. */
 static void ring_forget(struct stream_link *link)
 {
+    stream_uring_send_forget(link);
     if (atomic_exchange(&link->ring, RING_NONE) != RING_NONE)
         bmi_link_unref(&link->base);
 }
@@ -333,17 +332,19 @@ static void uring_ignore(struct stream_link *link)
     struct stream_uring *uring = stream_state_of(link)->uring;
 
     stream_engine_epoll.ignore(link);
-    if (is_parents(uring))
+    if (stream_uring_is_parents(uring))
         ring_forget(link);
     else if (atomic_load(&link->ring) != RING_NONE)
         request_stop(uring, link, RING_IGNORED);
+    if (!stream_uring_is_parents(uring))
+        stream_uring_send_cancel(link);
 }
 
 static bool uring_settle(struct stream_link *link)
 {
     struct stream_uring *uring = stream_state_of(link)->uring;
 
-    if (is_parents(uring))
+    if (stream_uring_is_parents(uring))
         ring_forget(link);
     else if (atomic_load(&link->ring) != RING_NONE)
         request_stop(uring, link, RING_SETTLES);
@@ -355,7 +356,7 @@ static void uring_large(struct stream_link *link)
     struct stream_uring *uring = stream_state_of(link)->uring;
 
     bmi_fence();
-    if (atomic_load(&link->ring) == RING_SMALL && !is_parents(uring))
+    if (atomic_load(&link->ring) == RING_SMALL && !stream_uring_is_parents(uring))
         request_stop(uring, link, RING_STOPS);
 }
 
@@ -363,7 +364,7 @@ static void uring_read(struct stream_link *link)
 {
     struct stream_uring *uring = stream_state_of(link)->uring;
 
-    if (is_parents(uring) || atomic_load(&link->ring) != RING_NONE ||
+    if (stream_uring_is_parents(uring) || atomic_load(&link->ring) != RING_NONE ||
         ++link->small_passes < UNTIL_SMALL)
         return;
     if (uring->state->hot == link)
@@ -382,7 +383,7 @@ static void abandon(struct stream_uring *uring)
     struct stream_link *at = uring->state->links; /* other threads only insert before it */
     stream_unlock(&uring->state->list_lock);
     for (; at; at = at->list_next)
-        if (atomic_load(&at->ring) != RING_NONE) {
+        if (atomic_load(&at->ring) != RING_NONE || atomic_load(&at->sending)) {
             stream_lock(&at->send_lock);
             at->failure = -ECONNRESET;
             stream_unlock(&at->send_lock);
@@ -395,7 +396,8 @@ static int uring_progress(struct stream_state *state)
     struct stream_uring *uring = state->uring;
     int count = 0;
 
-    if (!is_parents(uring))
+    stream_uring_pass_begin(uring);
+    if (!stream_uring_is_parents(uring))
         count = completions_take(uring);
     else if (!uring->abandoned)
         abandon(uring);
@@ -407,11 +409,12 @@ static bool uring_arm(struct stream_state *state)
     struct stream_uring *uring = state->uring;
 
     bool armed = stream_engine_epoll.arm(state);
-    if (is_parents(uring))
+    if (stream_uring_is_parents(uring))
         return armed && uring->abandoned;
     stream_lock(&uring->lock);
-    submit_locked(uring);
-    bool submitted = io_uring_sq_ready(&uring->ring) == 0;
+    uring->sends.armed = true;
+    stream_uring_submit_locked(uring);
+    bool submitted = io_uring_sq_ready(&uring->ring) == 0 && !uring->sends.waiting;
     stream_unlock(&uring->lock);
     return armed && submitted && io_uring_cq_ready(&uring->ring) == 0;
 }
@@ -487,12 +490,17 @@ static int uring_start(struct stream_state *state)
         goto undo_memory;
     uring->watch.fd = uring->ring.ring_fd;
     uring->watch.ready = ring_ready;
-    error = bmi_method_watch_add(&uring->watch, EPOLLIN);
+    error = stream_uring_sends_start(uring);
     if (error)
         goto undo_ring;
+    error = bmi_method_watch_add(&uring->watch, EPOLLIN);
+    if (error)
+        goto undo_sends;
     state->uring = uring;
     return 0;
 
+undo_sends:
+    free(uring->sends.slots);
 undo_ring:
     ring_close(uring);
 undo_memory:
@@ -505,7 +513,8 @@ static void requests_await(struct stream_uring *uring)
 {
     struct __kernel_timespec most = {.tv_sec = STOP_WAIT_S};
     struct io_uring_cqe *cqe, copy;
-    while (uring->requests > 0 && io_uring_wait_cqe_timeout(&uring->ring, &cqe, &most) != -ETIME)
+    while (uring->requests + uring->sends.used > 0 &&
+           io_uring_wait_cqe_timeout(&uring->ring, &cqe, &most) != -ETIME)
         while (completion_take(uring, &copy))
             completion_handle(uring, &copy);
 }
@@ -514,11 +523,11 @@ static void uring_stop(struct stream_state *state)
 {
     struct stream_uring *uring = state->uring;
 
-    if (!is_parents(uring))
+    if (!stream_uring_is_parents(uring))
         requests_await(uring);
     bmi_method_watch_remove(&uring->watch);
     ring_close(uring);
-    free(uring);
+    stream_uring_sends_stop(uring);
 }
 
 const struct stream_engine stream_engine_uring = {
@@ -530,6 +539,7 @@ const struct stream_engine stream_engine_uring = {
     .settle = uring_settle,
     .large = uring_large,
     .read = uring_read,
+    .send = stream_uring_send,
     .progress = uring_progress,
     .arm = uring_arm,
 };

@@ -33,6 +33,7 @@ const char *fake_tls_psk = "";
 int64_t fake_tls_key_records = 1 << 24;
 int64_t fake_tls_session_s; /* 0: no tickets, which contain the time */
 bool fake_quiet;
+const char *fake_tcp_engine = "";
 
 static int epoll_fd;
 static _Atomic(struct bmi_deferred *) deferred;
@@ -270,6 +271,8 @@ int64_t bmi_method_setting(const char *name)
 
 const char *bmi_method_setting_text(const char *name)
 {
+    if (strcmp(name, "tcp_engine") == 0)
+        return fake_tcp_engine;
     return strcmp(name, "tls_psk") == 0 ? fake_tls_psk : "";
 }
 

@@ -64,6 +64,7 @@ extern const char *fake_tls_psk;     /* the setting */
 extern int64_t fake_tls_key_records; /* the setting */
 extern int64_t fake_tls_session_s;   /* the setting; 0 at first */
 extern bool fake_quiet;              /* the log is not printed */
+extern const char *fake_tcp_engine;  /* the setting tcp_engine */
 
 void fake_start(void);
 /* Stops the method, then runs the deferred calls. Returns the number of links not taken down. */

@@ -206,7 +206,8 @@ static void link_step(struct stream_link *link)
     enum stream_closing closing = link->closing;
     int failure = link->failure, end_status = link->end_status;
     bool ending = link->ending, go_on = link->go_on,
-         idle = !link->queue.first && !link->unsent && !link->writing;
+         idle = !link->queue.first && !link->unsent && !link->writing &&
+                !atomic_load_explicit(&link->sending, memory_order_relaxed);
     link->go_on = false;
     stream_unlock(&link->send_lock);
 

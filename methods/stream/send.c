@@ -106,6 +106,14 @@ static void writing_gather_locked(struct stream_link *link, struct writing *writ
     }
 }
 
+static ssize_t write_or_hand_over(struct stream_link *link, struct writing *writing)
+{
+    const struct stream_engine *engine = stream_state_of(link)->engine;
+    if (engine->send && engine->send(link, writing->iov, writing->count, writing->wanted))
+        return (ssize_t)writing->wanted;
+    return stream_bytes_of(link)->write(link, writing->iov, writing->count);
+}
+
 /* Writes the gathered bytes, removes them from the queue, gives complete frames back. */
 static void writing_do(struct stream_link *link, struct writing *writing)
 {
@@ -113,7 +121,7 @@ static void writing_do(struct stream_link *link, struct writing *writing)
     struct bmi_frame *done = NULL;
     int64_t frames = 0;
     stream_announce_large(link);
-    writing->moved = bytes->write(link, writing->iov, writing->count);
+    writing->moved = write_or_hand_over(link, writing);
 
     stream_lock(&link->send_lock);
     link->unsent = bytes->unsent && bytes->unsent(link);
@@ -135,7 +143,8 @@ static bool may_write_locked(struct stream_link *link)
 {
     stream_assert_locked(&link->send_lock);
     return link->phase == STREAM_UP && (link->queue.first || link->unsent) && !link->blocked &&
-           !link->failure && !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
+           !atomic_load_explicit(&link->sending, memory_order_relaxed) && !link->failure &&
+           !link->ending && !link->shut && link->closing != STREAM_CLOSE_NOW;
 }
 
 /* Records the result of a write. Returns whether the writer goes on with the queue. */

@@ -102,7 +102,11 @@ struct stream_engine {
     void (*large)(struct stream_link *link);
     /* 6. A pass of reads has brought bytes. NULL: nothing. */
     void (*read)(struct stream_link *link);
-    /* 7. As bmi_method's. */
+    /* 7. Takes bytes, `wanted` in all, that the writer is about to write, to send them together
+     * with those of other links. Returns whether it has; then link->sending is set until they are
+     * in the socket, and they count as written. The writer calls it, with no lock. NULL: never. */
+    bool (*send)(struct stream_link *link, const struct iovec *iov, size_t count, size_t wanted);
+    /* 8. As bmi_method's. */
     int (*progress)(struct stream_state *state);
     bool (*arm)(struct stream_state *state);
 };
@@ -217,6 +221,8 @@ struct stream_link {
     bool unread; /* the layer may have bytes that the socket does not report */
     bool has_handshake;
     uint8_t linger_wait_ms;
+    _Atomic uint8_t sending; /* 0, or the engine's: it sends bytes, and no thread writes. The writer
+                              * sets it, the poller clears it under send_lock */
     void *dial; /* the method's, until the link is up or has failed; changed under send_lock, too */
     struct bmi_timer timer;
     void *layer; /* of struct stream_bytes; set before STREAM_UP */
