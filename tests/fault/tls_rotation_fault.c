@@ -104,6 +104,7 @@ struct answer {
     char bytes[SIZE];
 };
 
+static struct child clients[CLIENTS];
 static unsigned answers, failed;
 static char client_identity[NAME]; /* of the last request */
 
@@ -140,8 +141,10 @@ static void connections_wait(void)
     for (int i = 0; i < CLIENTS; i++)
         before[i] = report->connections[i];
     for (int i = 0; i < CLIENTS; i++)
-        while (report->connections[i] < before[i] + 3)
+        while (report->connections[i] < before[i] + 3) {
             operations_step(10);
+            CHECK(!heard(clients[i].channel, 0), "client %d has ended", i);
+        }
 }
 
 static int leaver_read(const struct child *child, int64_t order)
@@ -203,7 +206,6 @@ static void withdraw(const struct child *child)
 int main(int argc, char **argv)
 {
     static unsigned selves[CLIENTS];
-    struct child clients[CLIENTS];
     CHECK(argc == 2, "usage: tls_rotation_fault BMI-KEYS");
     test_begin("tls_rotation_fault", 40);
     report = shared_memory(sizeof *report);
