@@ -168,26 +168,23 @@ int bmi_task_group_create(struct bmi_task_manager *manager, struct bmi_task_grou
     if (group == NULL || (parent != NULL && parent->manager != manager) ||
         (hints != NULL && !hints_valid(hints)))
         return -BMI_EINVAL;
+    int result = bmi__costs_need(manager);
+    if (result != 0)
+        return result;
     struct bmi_task_group *made = group_make(manager, parent);
     if (made == NULL)
         return -BMI_ENOMEM;
     pthread_mutex_lock(&manager->placing);
-    int result = bmi__groups_open_locked(manager);
-    if (result == 0) {
-        hints_read(&manager->groups->machine, hints != NULL ? hints : &none, &made->hints);
-        if (hints == NULL && parent != NULL) {
-            made->hints = parent->hints;
-            made->hints.tasks = 1;
-            hints_share(&made->hints);
-        }
-        group_link_locked(made);
+    hints_read(&manager->groups->machine, hints != NULL ? hints : &none, &made->hints);
+    if (hints == NULL && parent != NULL) {
+        made->hints = parent->hints;
+        made->hints.tasks = 1;
+        hints_share(&made->hints);
     }
+    group_link_locked(made);
     pthread_mutex_unlock(&manager->placing);
-    if (result == 0)
-        *group = made;
-    else
-        group_free(made);
-    return result;
+    *group = made;
+    return 0;
 }
 
 /* Both locks, in their order. */

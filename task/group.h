@@ -28,6 +28,7 @@
 #define BMI_TASK_GROUP_INTERNAL_H
 
 #include "bmi/task_group.h"
+#include "task/costs.h"
 #include "task/internal.h"
 #include "task/placement.h"
 
@@ -70,6 +71,7 @@ enum { BMI__GROUP_LOOK = 64 }; /* most candidates of one look */
 struct bmi__groups {
     struct bmi__place_machine machine;
     struct bmi__place_load load;
+    struct bmi__calibration calibration; /* where machine.costs are from (costs.h) */
     struct bmi_task_group *first;
     bmi_task_group_trace_function trace;
     void *trace_argument;

@@ -43,24 +43,6 @@ void bmi__groups_free(struct bmi_task_manager *manager)
     free(manager->groups);
 }
 
-int bmi_task_group_set_costs(struct bmi_task_manager *manager, const struct bmi_task_costs *costs)
-{
-    manager = bmi__manager(manager);
-    if (manager == NULL)
-        return -BMI_ENOMEM;
-    costs = costs != NULL ? costs : &bmi__place_typical;
-    if (!bmi__task_costs_valid(costs))
-        return -BMI_EINVAL;
-    pthread_mutex_lock(&manager->placing);
-    int result = bmi__groups_open_locked(manager);
-    if (result == 0 && manager->groups->first != NULL)
-        result = -BMI_EBUSY;
-    if (result == 0)
-        manager->groups->machine.costs = *costs;
-    pthread_mutex_unlock(&manager->placing);
-    return result;
-}
-
 int bmi_task_group_trace(struct bmi_task_manager *manager, bmi_task_group_trace_function trace,
                          void *argument)
 {

@@ -166,6 +166,7 @@ struct bmi_task_manager {
     pthread_mutex_t placing;         /* where groups are (group.h) */
     struct bmi__groups *groups;      /* under placing; NULL: there was no group yet */
     _Atomic(uint64_t) group_changes; /* 0 where no group was ever placed */
+    atomic_bool costs_known;         /* written under placing (costs.h) */
 
     pthread_mutex_t delaying;     /* innermost */
     struct bmi_task *delayed;     /* until their interval has passed; under delaying */

@@ -75,6 +75,26 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
     return 0;
 }
 
+int bmi_task_numa_node(struct bmi_task_manager *manager, int index, struct bmi_task_numa *numa)
+{
+    manager = bmi__manager(manager);
+    if (manager == NULL || numa == NULL || index < 0)
+        return -BMI_EINVAL;
+    const struct bmi__topology *topology = &manager->topology;
+    for (uint32_t i = 0; i < topology->node_count; i++) {
+        const struct bmi__topology_node *node = &topology->nodes[i];
+        if (node->numa < 0 || index-- > 0)
+            continue;
+        *numa = (struct bmi_task_numa){
+            .node = node->numa,
+            .queue = (int)i,
+            .memory = node->memory,
+        };
+        return 0;
+    }
+    return -BMI_EINVAL;
+}
+
 uint64_t bmi_task_queue_run_by(struct bmi_task_manager *manager, int queue, int cpu)
 {
     manager = bmi__manager(manager);

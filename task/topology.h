@@ -24,6 +24,7 @@ struct bmi__topology_node {
     uint32_t first, count; /* CPUs */
     uint32_t levels;       /* 1 << enum bmi_task_level for each folded one */
     int numa;              /* the NUMA node whose CPUs these are exactly, or -1 */
+    uint64_t memory;       /* of that node, in bytes */
 };
 
 struct bmi__topology {

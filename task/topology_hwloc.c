@@ -53,8 +53,10 @@ static void node_add_object(struct bmi__topology_node *node, hwloc_obj_t object)
          memory = memory->next_sibling) {
         if (memory->type != HWLOC_OBJ_NUMANODE)
             continue;
-        if (node->numa < 0) /* several: the nearest kind of memory comes first */
+        if (node->numa < 0) { /* several: the nearest kind of memory comes first */
             node->numa = (int)memory->os_index;
+            node->memory = memory->attr->numanode.local_memory;
+        }
         node_add_level(node, memory);
     }
 }

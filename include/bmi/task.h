@@ -399,6 +399,18 @@ int bmi_task_queue_statistics(struct bmi_task_manager *manager, int queue,
 #pragma GCC diagnostic pop
 #endif
 
+/* A NUMA node that has CPUs of the manager. */
+struct bmi_task_numa {
+    int node;        /* the system's number */
+    int queue;       /* index of the queue of its CPUs */
+    uint64_t memory; /* bytes; 0: unknown */
+};
+
+/* Describes NUMA node 0, 1, ... in the order of the tree; a machine that reports none has none.
+ * Returns: 0 and *numa; -BMI_EINVAL: NULL, or there is no such node. Owns: *numa is the caller's.
+ * Threads: any. Blocks: no. */
+int bmi_task_numa_node(struct bmi_task_manager *manager, int index, struct bmi_task_numa *numa);
+
 /* How many tasks of a queue `cpu` has run; cpu -1: those run by CPUs outside the queue's set (a
  * hook does that where no worker serves the queue). The tasks of a round are counted when the round
  * leaves the queue. Returns: the number; 0 for a queue or CPU that does not exist. Owns: nothing.

@@ -56,7 +56,8 @@ struct bmi_task_group_hints {
  * parent does, and that memory does not move with this group. Returns: 0 and *group; -BMI_EINVAL (a
  * parent of another manager, too many regions, a negative number), -BMI_ENOMEM. Owns: *group is the
  * caller's until bmi_task_group_close; hints are copied, the regions' memory is not accessed.
- * Threads: any. Blocks: no. */
+ * Threads: any. Blocks: the first call of the process with a manager of this machine, if it has
+ * several nodes and costs are not given, while costs are measured: at most 80 ms. */
 int bmi_task_group_create(struct bmi_task_manager *manager, struct bmi_task_group *parent,
                           const struct bmi_task_group_hints *hints, struct bmi_task_group **group);
 
@@ -127,10 +128,40 @@ void bmi_task_group_statistics(struct bmi_task_group *group,
 
 /* ---- of a manager ---------------------------------------------------------------------------- */
 
-/* Sets the costs by which a manager decides; NULL: typical ones of a two-socket server, which it
- * begins with. Returns: 0; -BMI_EINVAL (a negative cost), -BMI_EBUSY (the manager has groups),
- * -BMI_ENOMEM. Owns: costs are copied. Threads: any. Blocks: no. */
+/* Sets the costs by which a manager decides; NULL: those that it begins with. These are measured,
+ * once in the process, if the tree is this machine's and has several nodes; else they are typical
+ * ones of a two-socket server. Returns: 0; -BMI_EINVAL (a negative cost), -BMI_EBUSY (the manager
+ * has groups), -BMI_ENOMEM. Owns: costs are copied. Threads: any. Blocks: with NULL, as
+ * bmi_task_group_create. */
 int bmi_task_group_set_costs(struct bmi_task_manager *manager, const struct bmi_task_costs *costs);
+
+enum bmi_task_cost_source {
+    BMI_TASK_COST_DEFAULT = 0, /* typical of a two-socket server */
+    BMI_TASK_COST_MEASURED,    /* on this machine */
+    BMI_TASK_COST_GIVEN        /* by bmi_task_group_set_costs */
+};
+
+#define BMI_TASK_COST_CAUSE 96
+
+struct bmi_task_cost {
+    const char *name; /* of the member of struct bmi_task_costs; the library's, for ever */
+    double value;
+    enum bmi_task_cost_source source;
+    char cause[BMI_TASK_COST_CAUSE]; /* of DEFAULT: why there is no measured one; else empty */
+};
+
+/* Reads one of the costs by which a manager decides: index 0, 1, ... until it returns -BMI_EINVAL.
+ * Returns: 0 and *cost; -BMI_EINVAL (NULL, no such index), -BMI_ENOMEM. Owns: *cost is the
+ * caller's. Threads: any. Blocks: as bmi_task_group_create, and while another thread decides. */
+int bmi_task_group_cost(struct bmi_task_manager *manager, int index, struct bmi_task_cost *cost);
+
+/* How far memory of a NUMA node is from the CPUs of another, or of the same one: *distance as in
+ * struct bmi_task_costs, and the time in which one of these CPUs reads it (0: not measured; on a
+ * machine of more than 8 nodes some are left out). Nodes have the system's numbers. Returns: 0 and
+ * both; -BMI_EINVAL (NULL, no such node in the tree), -BMI_ENOMEM. Owns: nothing. Threads: any.
+ * Blocks: as bmi_task_group_cost. */
+int bmi_task_numa_access(struct bmi_task_manager *manager, int cpus, int memory, int *distance,
+                         double *read_ns_per_kib);
 
 /* A decision, as the trace function receives it. */
 struct bmi_task_group_decision {
