@@ -6,7 +6,8 @@
  * All data comes from the library's own tables (bmi_method_next, bmi_setting_next). Settings have
  * the values that a program started now would have, since BMI_initialize reads the environment. The
  * provider that a method would choose depends on the host (bmi_method_choose). So does the tree: it
- * has the CPUs that a program started from here may use.
+ * has the CPUs that a program started from here may use. With several NUMA nodes, --topology
+ * measures the costs of memory as a program would.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -24,6 +25,7 @@
 
 #include "bmi.h"
 #include "bmi/task.h"
+#include "bmi/task_group.h"
 #include "line.h"
 
 static const char usage[] =
@@ -34,7 +36,8 @@ static const char usage[] =
     "report of a running process.\n"
     "  -m, --methods   the methods only\n"
     "  -s, --settings  the settings only\n"
-    "  -t, --topology  the tree of the task manager's queues, with their CPUs\n"
+    "  -t, --topology  the tree of the task manager's queues, with their CPUs; the NUMA nodes;\n"
+    "                  and the costs by which groups of tasks are placed\n"
     "  -j, --json      one JSON object\n"
     "  -p, --process   totals, methods, contexts, and peers of the process with that number,\n"
     "                  if its setting `report` is on (BMI_REPORT=on in its environment)\n";
@@ -146,6 +149,48 @@ static void print_settings(void)
     }
 }
 
+static void print_nodes(void)
+{
+    struct bmi_task_numa from, to;
+    double ns;
+    int distance;
+
+    line_print(stdout, "nodes");
+    for (int i = 0; bmi_task_numa_node(NULL, i, &from) == 0; i++) {
+        line_print(stdout, "  node %d: %" PRIu64 " MiB; its CPUs have queue %d", from.node,
+                   from.memory >> 20, from.queue);
+        for (int j = 0; bmi_task_numa_node(NULL, j, &to) == 0; j++) {
+            if (bmi_task_numa_access(NULL, from.node, to.node, &distance, &ns) != 0)
+                continue;
+            if (ns > 0)
+                line_print(stdout, "    to node %d: distance %d, %.3g ns/KiB", to.node, distance,
+                           ns);
+            else
+                line_print(stdout, "    to node %d: distance %d", to.node, distance);
+        }
+    }
+}
+
+static const char *source_name(enum bmi_task_cost_source source)
+{
+    static const char *const names[] = {
+        [BMI_TASK_COST_DEFAULT] = "default",
+        [BMI_TASK_COST_MEASURED] = "measured",
+        [BMI_TASK_COST_GIVEN] = "given",
+    };
+    return names[source];
+}
+
+static void print_costs(void)
+{
+    struct bmi_task_cost cost;
+
+    line_print(stdout, "costs of the placement of groups of tasks");
+    for (int i = 0; bmi_task_group_cost(NULL, i, &cost) == 0; i++)
+        line_print(stdout, "  %-16s %8.4g  %s%s%s", cost.name, cost.value, source_name(cost.source),
+                   *cost.cause ? ": " : "", cost.cause);
+}
+
 /* Returns false if there is no tree. */
 static bool print_topology(void)
 {
@@ -158,6 +203,8 @@ static bool print_topology(void)
     line_print(stdout, "topology");
     text_print(stdout, text, strlen(text));
     free(text);
+    print_nodes();
+    print_costs();
     return true;
 }
 
@@ -255,6 +302,58 @@ static void json_cpus(const struct bmi_cpuset *cpus)
     printf("]");
 }
 
+/* The distances, and where they were measured the times, from a node to all. */
+static void json_accesses(int from)
+{
+    struct bmi_task_numa to;
+    const char *comma = "";
+    double ns;
+    int distance;
+
+    printf(",\"accesses\":[");
+    for (int i = 0; bmi_task_numa_node(NULL, i, &to) == 0; i++) {
+        if (bmi_task_numa_access(NULL, from, to.node, &distance, &ns) != 0)
+            continue;
+        printf("%s{\"node\":%d,\"distance\":%d", comma, to.node, distance);
+        if (ns > 0)
+            printf(",\"ns_per_kib\":%.9g", ns);
+        putchar('}');
+        comma = ",";
+    }
+    printf("]");
+}
+
+static void json_nodes(void)
+{
+    struct bmi_task_numa numa;
+
+    printf(",\n \"nodes\": [");
+    for (int i = 0; bmi_task_numa_node(NULL, i, &numa) == 0; i++) {
+        printf("%s\n  {\"node\":%d,\"queue\":%d,\"memory\":%" PRIu64, i ? "," : "", numa.node,
+               numa.queue, numa.memory);
+        json_accesses(numa.node);
+        putchar('}');
+    }
+    printf("]");
+}
+
+static void json_costs(void)
+{
+    struct bmi_task_cost cost;
+
+    printf(",\n \"costs\": [");
+    for (int i = 0; bmi_task_group_cost(NULL, i, &cost) == 0; i++) {
+        printf("%s\n  {", i ? "," : "");
+        json_member("name", cost.name);
+        printf(",\"value\":%.9g,", cost.value);
+        json_member("source", source_name(cost.source));
+        putchar(',');
+        json_member("cause", cost.cause);
+        putchar('}');
+    }
+    printf("]");
+}
+
 static bool json_topology(void)
 {
     struct bmi_task_queue_statistics queue;
@@ -271,6 +370,8 @@ static bool json_topology(void)
         putchar('}');
     }
     printf("]");
+    json_nodes();
+    json_costs();
     return true;
 }
 

@@ -69,14 +69,28 @@ grep -q '^settings' "$work/out" && fail "--methods printed settings"
 status_is 0 "$bin/bmi-info" --topology
 grep -q '^topology' "$work/out" || fail "--topology drew nothing"
 grep -q 'queue 0' "$work/out" || { cat "$work/out"; fail "--topology shows no queue"; }
+[ "$(grep -cE '^  (local|remote|move)_[a-z_]+ +[0-9.e+]+  (measured|default: .+)$' "$work/out")" = 5 ] ||
+  { cat "$work/out"; fail "--topology does not show five costs with their source"; }
 grep -q '^settings' "$work/out" && fail "--topology printed settings"
 status_is 0 "$bin/bmi-info" --topology --json
 python3 - "$work/out" <<'TXT'
 import json, os, sys
-queues = json.load(open(sys.argv[1]))["topology"]
+info = json.load(open(sys.argv[1]))
+queues = info["topology"]
 assert queues[0]["parent"] == -1 and queues[0]["depth"] == 0, queues
 assert set(queues[0]["cpus"]) == os.sched_getaffinity(0), queues
 assert all(q["cpus"] and q["parent"] < i for i, q in enumerate(queues)), queues
+nodes, costs = info["nodes"], info["costs"]
+numbers = [n["node"] for n in nodes]
+for n in nodes:
+    assert [a["node"] for a in n["accesses"]] == numbers, n
+    assert all((a["distance"] == 0) == (a["node"] == n["node"]) for a in n["accesses"]), n
+    assert set(queues[n["queue"]]["cpus"]) <= os.sched_getaffinity(0), n
+assert [c["name"] for c in costs] == ["local_ns_per_kib", "remote_factor", "move_ns_per_kib",
+                                      "move_region_ns", "move_task_ns"], costs
+for c in costs: # on one node nothing is measured
+    assert (c["source"] == "default") == bool(c["cause"]), c
+    assert len(nodes) > 1 or c["cause"] == "there is one node", c
 TXT
 # bmi-info reads the environment, and refuses errors in it as a program does.
 # A bad BMI_LOG needs no BMI_LOG.
