@@ -218,6 +218,41 @@ static void test_one_node(void)
     bmi_task_manager_destroy(manager);
 }
 
+static enum bmi_task_status note_order(struct bmi_task *task, void *argument)
+{
+    unsigned *order = argument;
+    *order = atomic_fetch_add(&runs, 1) + 1;
+    (void)task;
+    return BMI_TASK_DONE;
+}
+
+/* A group that needs a package is opened level by level: a CPU of the package takes tasks of it
+ * after those of the queues below. */
+static void test_wide_group_after_near_work(void)
+{
+    unsigned order[3] = {0};
+    given_nodes();
+    struct bmi_task_group *wide =
+        group_make(NULL, &(struct bmi_task_group_hints){.tasks = NODE_CPUS + 1, .compute_ns = 1e5});
+    struct bmi_task_group *near = group_on(0, true, MIB, 1000);
+    struct bmi_task_group *const groups[] = {wide, wide, near};
+    for (int i = 0; i < 3; i++) {
+        test_prepare_on(&tasks[i], manager, note_order, &order[i], 0, NULL);
+        CU_ASSERT_EQUAL(bmi_task_group_submit(groups[i], &tasks[i]), 0);
+    }
+    struct bmi_task_queue_statistics statistics;
+    bmi_task_queue_statistics(manager, queue_of(0), &statistics);
+    CU_ASSERT_EQUAL(statistics_of(wide).home, statistics.parent);
+    CU_ASSERT_EQUAL(bmi_task_schedule_on(manager, 0), 3);
+    CU_ASSERT_EQUAL(order[2], 1);
+    CU_ASSERT_EQUAL(order[0], 2);
+    CU_ASSERT_EQUAL(order[1], 3);
+    CU_ASSERT_EQUAL(run_by(statistics_of(wide).home, 0), 2);
+    bmi_task_group_close(wide);
+    bmi_task_group_close(near);
+    bmi_task_manager_destroy(manager);
+}
+
 /* ---- a CPU without work ---------------------------------------------------------------------- */
 
 /* Eight tasks on four CPUs: a CPU of another node takes half of them. */
@@ -613,6 +648,7 @@ int main(void)
         {"home near its memory", test_home_near_memory},
         {"home with room", test_home_has_room},
         {"home below the parent's", test_home_below_the_parent},
+        {"a wide group after near work", test_wide_group_after_near_work},
         {"one node", test_one_node},
         {"an idle CPU takes tasks", test_pull_of_tasks},
         {"stays while home has room", test_stays_while_home_has_room},
