@@ -3,7 +3,10 @@
  * buffers.c - keeps buffers of flows that have ended for later flows: a new one from the system
  * costs as much as a copy of it. It keeps at most KEPT_BYTES in all and frees the oldest first.
  * Buffers are memory of BMI_memalloc, and so belong to an address and a direction; or, if the
- * network treats all memory alike, memory of malloc, and so serve the next client, too.
+ * network treats all memory alike, other memory, and so serve the next client, too. On a machine
+ * with several NUMA nodes a buffer serves flows of one node only. Memory of BMI_memalloc lies where
+ * its method puts it, mostly on the node of the thread that gets the buffer; it may be registered,
+ * so it is never bound or moved.
  *
  * The lock is innermost; no thread holds it during a call of BMI.
  */
@@ -14,21 +17,14 @@
 
 enum { KEPT = 64, KEPT_BYTES = 16 * 1024 * 1024 };
 
-struct kept {
-    BMI_addr_t address;
-    enum bmi_op_type use;
-    bmi_size_t size;
-    void *buffer;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kept kept[KEPT]; /* lock; oldest first */
-static int kept_count;         /* lock */
-static bmi_size_t kept_bytes;  /* lock */
+static struct flow_buffer kept[KEPT]; /* lock; oldest first */
+static int kept_count;                /* lock */
+static bmi_size_t kept_bytes;         /* lock */
 
-static struct kept take_locked(int index)
+static struct flow_buffer take_locked(int index)
 {
-    struct kept one = kept[index];
+    struct flow_buffer one = kept[index];
     kept_count--;
     kept_bytes -= one.size;
     for (int i = index; i < kept_count; i++)
@@ -36,47 +32,64 @@ static struct kept take_locked(int index)
     return one;
 }
 
-static void *buffer_make(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use)
+static bool fits(const struct flow_buffer *one, const struct flow_buffer *wanted)
 {
-    void *buffer;
-    if (address != BUFFER_OF_NOBODY)
-        return BMI_memalloc(address, size, use);
-    return posix_memalign(&buffer, 4096, (size_t)size) == 0 ? buffer : NULL;
+    return one->address == wanted->address && one->size == wanted->size &&
+           one->use == wanted->use && one->node == wanted->node;
 }
 
-static void buffer_drop(const struct kept *one)
+/* Where the system refuses to bind memory, the buffer lies where it is touched first. */
+static void buffer_make(struct flow_buffer *buffer)
+{
+    size_t size = (size_t)buffer->size;
+    buffer->memory = NULL;
+    if (buffer->address != BUFFER_OF_NOBODY) {
+        buffer->memory = BMI_memalloc(buffer->address, buffer->size, buffer->use);
+        return;
+    }
+    buffer->is_mapped = buffer->node >= 0 &&
+                        bmi_task_memory_allocate(NULL, size, buffer->node, &buffer->memory) == 0;
+    if (!buffer->is_mapped && posix_memalign(&buffer->memory, 4096, size) != 0)
+        buffer->memory = NULL;
+}
+
+static void buffer_drop(const struct flow_buffer *one)
 {
     if (one->address != BUFFER_OF_NOBODY)
-        BMI_memfree(one->address, one->buffer, one->size, one->use);
+        BMI_memfree(one->address, one->memory, one->size, one->use);
+    else if (one->is_mapped)
+        bmi_task_memory_free(one->memory, (uint64_t)one->size);
     else
-        free(one->buffer);
+        free(one->memory);
 }
 
-void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use)
+void bmi__buffer_get(struct flow_buffer *buffer)
 {
-    void *buffer = NULL;
+    bool found = false;
     pthread_mutex_lock(&lock);
-    for (int i = kept_count - 1; i >= 0 && buffer == NULL; i--)
-        if (kept[i].address == address && kept[i].size == size && kept[i].use == use)
-            buffer = take_locked(i).buffer;
+    for (int i = kept_count - 1; i >= 0 && !found; i--) {
+        found = fits(&kept[i], buffer);
+        if (found)
+            *buffer = take_locked(i);
+    }
     pthread_mutex_unlock(&lock);
-    return buffer != NULL ? buffer : buffer_make(address, size, use);
+    if (!found)
+        buffer_make(buffer);
 }
 
-void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi_op_type use)
+void bmi__buffer_put(const struct flow_buffer *buffer)
 {
-    struct kept one = {.address = address, .use = use, .size = size, .buffer = buffer};
-    struct kept dropped[KEPT];
+    struct flow_buffer dropped[KEPT];
     int count = 0;
-    if (size > KEPT_BYTES) {
-        buffer_drop(&one);
+    if (buffer->size > KEPT_BYTES) {
+        buffer_drop(buffer);
         return;
     }
     pthread_mutex_lock(&lock);
-    while (kept_count == KEPT || kept_bytes + size > KEPT_BYTES)
+    while (kept_count == KEPT || kept_bytes + buffer->size > KEPT_BYTES)
         dropped[count++] = take_locked(0);
-    kept[kept_count++] = one;
-    kept_bytes += size;
+    kept[kept_count++] = *buffer;
+    kept_bytes += buffer->size;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++)
         buffer_drop(&dropped[i]);
@@ -92,7 +105,7 @@ void bmi__buffers_forget(void)
 
 void bmi__buffers_free(void)
 {
-    struct kept dropped[KEPT];
+    struct flow_buffer dropped[KEPT];
     int count = 0;
     pthread_mutex_lock(&lock);
     while (kept_count > 0)

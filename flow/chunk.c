@@ -172,26 +172,29 @@ static enum bmi_op_type buffer_use(const struct flow *flow)
 
 static void buffer_free(struct flow_chunk *chunk)
 {
-    if (chunk->buffer != NULL)
-        bmi__buffer_put(buffer_address(chunk->flow), chunk->buffer, chunk->buffer_size,
-                        buffer_use(chunk->flow));
-    chunk->buffer = NULL;
+    if (chunk->buffer.memory != NULL)
+        bmi__buffer_put(&chunk->buffer);
+    chunk->buffer.memory = NULL;
 }
 
 /* Gets a buffer of its own; a flow that is smaller than its buffers gets a smaller one. */
 static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
 {
-    if (chunk->buffer_size < chunk->size) {
+    struct flow_buffer *buffer = &chunk->buffer;
+    if (buffer->memory == NULL || buffer->size < chunk->size) {
         buffer_free(chunk);
-        chunk->buffer_size = flow->walked ? chunk->size : flow->what.buffer_size;
-        chunk->buffer = bmi__buffer_get(buffer_address(flow), chunk->buffer_size, buffer_use(flow));
-        if (chunk->buffer == NULL) {
-            chunk->buffer_size = 0;
+        *buffer = (struct flow_buffer){
+            .size = flow->walked ? chunk->size : flow->what.buffer_size,
+            .address = buffer_address(flow),
+            .use = buffer_use(flow),
+            .node = flow->node,
+        };
+        bmi__buffer_get(buffer);
+        if (buffer->memory == NULL)
             return false;
-        }
     }
     list_clear(&chunk->memory);
-    return list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
+    return list_add_memory(&chunk->memory, buffer->memory, chunk->size);
 }
 
 static bool chunk_lent(const struct flow_chunk *chunk)
@@ -390,7 +393,7 @@ int bmi__chunk_empty(struct flow_chunk *chunk)
     if (flow->needs_buffers && !chunk_lent(chunk) &&
         chunk->moved == 0) { /* a read may have split the list */
         list_clear(&chunk->memory);
-        list_add_memory(&chunk->memory, chunk->buffer, chunk->size);
+        list_add_memory(&chunk->memory, chunk->buffer.memory, chunk->size);
     }
     if (flow->what.destination.kind == BMI_FLOW_NETWORK)
         return chunk_send(chunk);

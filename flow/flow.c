@@ -3,7 +3,6 @@
  * flow.c - posts, tests, and the making of flows. See internal.h for the rules.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +19,7 @@ static void flow_free(struct flow *flow)
 {
     for (uint32_t i = 0; i < flow->what.buffer_count; i++)
         bmi__chunk_free(&flow->chunks[i]);
+    bmi__flow_place_end(flow);
     pthread_mutex_destroy(&flow->lock);
     free(flow->chunks);
     free(flow);
@@ -205,8 +205,7 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
         result = flow_make(&what, &flow);
     if (result != 0)
         return result;
-    flow->is_near =
-        bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_CACHE, &flow->near) == 0;
+    bmi__flow_place(flow);
     result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
     if (result != 0) {
         flow_free(flow);

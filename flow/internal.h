@@ -14,7 +14,7 @@
  * but cancel sets `kill` under the space's.
  *
  * Files, from the top; each uses those below it: flow.c (posts and tests), engine.c (polls), run.c
- * (which thread runs a step), step.c (what a step does), chunk.c (a chunk's operations);
+ * (which thread runs a step), step.c (what a step does), chunk.c (a chunk's operations); place.c,
  * deadlines.c, descriptor.c, buffers.c, request.c, distribution.c. unit.layers checks that.
  */
 #ifndef FLOW_INTERNAL_H
@@ -23,7 +23,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "bmi/task.h"
+#include "bmi/task_group.h"
 #include "flow/request.h"
 #include "trove-stub/completion.h"
 #include "trove-stub/lease.h"
@@ -46,6 +46,18 @@ struct flow_list {
     int first, count, room; /* first: earlier entries are finished */
 };
 
+#define BUFFER_OF_NOBODY ((BMI_addr_t)0) /* an address: any memory is suitable */
+
+/* Memory of flow's, and what it suits. */
+struct flow_buffer {
+    void *memory; /* NULL: none */
+    bmi_size_t size;
+    BMI_addr_t address;
+    enum bmi_op_type use;
+    int node;       /* the NUMA node that it is for; -1: any */
+    bool is_mapped; /* whole pages, bound to that node */
+};
+
 struct flow_chunk {
     struct flow *flow;
     enum chunk_state state;
@@ -56,10 +68,8 @@ struct flow_chunk {
     int64_t op;         /* BMI's or trove's */
     bmi_size_t size;    /* bytes that it should move */
     bmi_size_t moved;   /* of these, moved by earlier short operations */
-    void *buffer;       /* a buffer of the flow, if neither end is memory and the store
-                           lends none */
-    bmi_size_t buffer_size;
-    struct trove_lease lease; /* the store's memory instead, unless the lease is empty */
+    struct flow_buffer buffer; /* of the flow, if neither end is memory and the store lends none */
+    struct trove_lease lease;  /* the store's memory instead, unless the lease is empty */
     struct flow_list memory, stream_in, stream_out; /* storage as source, as destination */
     /* with the flow's lock: a completion */
     struct flow_chunk *next_arrived;
@@ -81,7 +91,9 @@ struct flow {
     bmi_context_id network;         /* where its operations are posted; 0: not used */
     bmi_trove_context_id_t storage; /* the same */
     struct bmi_task task;
-    struct bmi_cpuset near; /* CPUs for the steps, if is_near */
+    struct bmi_task_group *group; /* of the steps, where the machine has several NUMA nodes */
+    int node;                     /* for its buffers, likewise; else -1 */
+    struct bmi_cpuset near;       /* without a group: CPUs for the steps, if is_near */
     bool is_near;
     struct flow *next_here; /* of its thread, between steps_begin and steps_end */
     atomic_uint wanted;
@@ -189,11 +201,20 @@ void bmi__descriptor_forget(void);
 /* Does all work that is possible now. Sets flow->finished at the end. */
 void bmi__flow_advance(struct flow *flow);
 
+/* ---- place.c --------------------------------------------------------------------------------- */
+
+/* Decides where a new flow's steps and buffers go. Called by the thread that posts it. */
+void bmi__flow_place(struct flow *flow);
+/* The flow is freed. */
+void bmi__flow_place_end(struct flow *flow);
+/* Submits the flow's task. Returns 0 or an error of the task manager. */
+int bmi__flow_submit(struct flow *flow, bmi_task_function function);
+
 /* ---- buffers.c ------------------------------------------------------------------------------- */
 
-#define BUFFER_OF_NOBODY ((BMI_addr_t)0) /* an address: any memory is suitable */
-void *bmi__buffer_get(BMI_addr_t address, bmi_size_t size, enum bmi_op_type use);
-void bmi__buffer_put(BMI_addr_t address, void *buffer, bmi_size_t size, enum bmi_op_type use);
+/* Sets the buffer's memory, by its other members; NULL: there is none. */
+void bmi__buffer_get(struct flow_buffer *buffer);
+void bmi__buffer_put(const struct flow_buffer *buffer);
 /* Called with the last flow context. */
 void bmi__buffers_free(void);
 /* In a child of fork(). */

@@ -7,17 +7,11 @@
 
 static enum bmi_task_status step_task(struct bmi_task *task, void *argument);
 
-/* The steps run near the CPU of the post, where the flow's memory was touched last. The task is
- * prepared anew each time and returns GONE: after a step has released the flow, a step of another
- * thread may follow and free it. The flow may be freed when this returns. */
+/* The task is prepared anew each time and returns GONE: after a step has released the flow, a step
+ * of another thread may follow and free it. The flow may be freed when this returns. */
 static int step_submit(struct flow *flow)
 {
-    struct bmi_task_attributes attributes = {.function = step_task, .argument = flow};
-    if (flow->is_near)
-        attributes.cpus = &flow->near;
-    int result = bmi_task_prepare(&flow->task, NULL, &attributes);
-    if (result == 0)
-        result = bmi_task_submit(&flow->task);
+    int result = bmi__flow_submit(flow, step_task);
     if (result == 0)
         bmi__descriptor_signal();
     return result;

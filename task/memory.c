@@ -105,14 +105,27 @@ int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task
     return moved;
 }
 
+/* The vertex of the NUMA node of the CPU that the caller runs on, or BMI__NO_NODE. */
+static uint32_t vertex_here(const struct bmi__topology *topology)
+{
+    int os = sched_getcpu();
+    if (os < 0 || os >= BMI_CPUSET_MAX || topology->local_of[os] == BMI__NO_CPU)
+        return BMI__NO_NODE;
+    return bmi__topology_numa_of(topology, topology->local_of[os]);
+}
+
+int bmi__memory_here(const struct bmi_task_manager *manager)
+{
+    uint32_t here = vertex_here(&manager->topology);
+    return here != BMI__NO_NODE && here != 0 ? manager->topology.nodes[here].numa : -1;
+}
+
 __attribute__((noinline)) void bmi__memory_follow(struct bmi_task_manager *manager,
                                                   const struct bmi_task_hints *hints)
 {
-    int os = sched_getcpu();
-    if (node_check(manager, -1) != 0 || os < 0 || os >= BMI_CPUSET_MAX ||
-        manager->topology.local_of[os] == BMI__NO_CPU)
+    uint32_t here = node_check(manager, -1) == 0 ? vertex_here(&manager->topology) : BMI__NO_NODE;
+    if (here == BMI__NO_NODE)
         return; /* one node; or the CPU is on none that we know */
-    uint32_t here = bmi__topology_numa_of(&manager->topology, manager->topology.local_of[os]);
     int node = manager->topology.nodes[here].numa;
     for (uint32_t i = 0; node >= 0 && i < hints->count; i++) {
         const struct bmi_task_region *region = &hints->regions[i];

@@ -14,6 +14,10 @@ int bmi__memory_bind(const void *memory, uint64_t bytes, int node);
 /* The node that all of it lies on; -1: on several, or none yet; errors are below that. */
 int bmi__memory_node(const void *memory, uint64_t bytes);
 
+/* The NUMA node of the CPU that the caller runs on, by the system's number; -1: none is known, or
+ * the manager's CPUs are all of that node. Makes no system call. */
+int bmi__memory_here(const struct bmi_task_manager *manager);
+
 /* Moves the regions of a task that is about to run here and that follow it (next_touch). */
 void bmi__memory_follow(struct bmi_task_manager *manager, const struct bmi_task_hints *hints);
 

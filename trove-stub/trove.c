@@ -4,12 +4,14 @@
  * injected faults and delays. The posts are in post.c.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "task/memory.h"
 #include "trove-stub/store.h"
 
 /* ---- the space of operations ----------------------------------------------------------------- */
@@ -152,13 +154,18 @@ static enum bmi_task_status task_cancelled(struct bmi_task *task, void *argument
     return BMI_TASK_GONE;
 }
 
+/* On several NUMA nodes it runs on the node of the thread that begins it, near the buffers. */
 int bmi__trove_task_prepare(struct trove_op *op)
 {
-    return bmi_task_prepare(&op->task, NULL,
-                            &(struct bmi_task_attributes){.function = task_run,
-                                                          .argument = op,
-                                                          .cancelled = task_cancelled,
-                                                          .options = BMI_TASK_MAY_BLOCK});
+    struct bmi_cpuset near;
+    struct bmi_task_attributes attributes = {.function = task_run,
+                                             .argument = op,
+                                             .cancelled = task_cancelled,
+                                             .options = BMI_TASK_MAY_BLOCK};
+    if (bmi__memory_here(bmi_task_manager_default()) >= 0 &&
+        bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_NUMA, &near) == 0)
+        attributes.cpus = &near;
+    return bmi_task_prepare(&op->task, NULL, &attributes);
 }
 
 void bmi__trove_by_task(struct trove_op *op)
