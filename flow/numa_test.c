@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * numa_test.c - on a machine with several NUMA nodes: a flow's buffers lie on the node of the thread
- * that posts it, by /proc/self/numa_maps; its steps have their home near its memory, and its
- * transfers of storage run on the node of the post. Workers run meanwhile. vm.numa runs it in guests.
+ * numa_test.c - on a machine with several NUMA nodes: a flow's buffers lie on the node of the
+ * thread that posts it, by /proc/self/numa_maps; its steps have their home near its memory, and its
+ * transfers of storage run on the node of the post. Workers run meanwhile. vm.numa runs it in
+ * guests.
  */
 #include <dirent.h>
 #include <pthread.h>

@@ -199,6 +199,7 @@ struct sm_frame {
 
 struct bmi_sm {
     struct bmi_task task;
+    struct bmi_task_group *group; /* that the task is submitted to; or NULL */
     struct bmi_job_context *context;
     struct bmi_sm *next;   /* in a list to resume, or in the free list */
     struct bmi__job *job;  /* its own job */

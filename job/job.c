@@ -8,6 +8,7 @@
 
 #include "bmi/base/clock.h"
 #include "bmi/progress/progress.h"
+#include "bmi/task_group.h"
 #include "job/internal.h"
 
 static void machine_add_locked(struct bmi_sm *machine, struct bmi__job *job)
@@ -174,7 +175,9 @@ static void machine_cancel_locked(struct bmi_sm *machine, struct bmi__job_ends *
 
 void bmi__sm_resume(struct bmi_sm *machine)
 {
-    int result = bmi_task_submit(&machine->task);
+    struct bmi_task_group *group = machine->group;
+    int result = group != NULL ? bmi_task_group_submit(group, &machine->task)
+                               : bmi_task_submit(&machine->task);
     assert(result == 0);
     (void)result;
 }

@@ -18,6 +18,7 @@
 #include "bmi/progress/progress.h"
 #include "bmi/state/library.h"
 #include "job/internal.h"
+#include "task/group.h"
 #include "task/internal.h"
 #include "task/queue.h"
 
@@ -362,15 +363,25 @@ bool bmi__sm_run_first(struct bmi_job_context *context, bmi_job_id_t id)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static int machine_prepare(struct bmi_sm *machine, const struct bmi_sm_placement *placement)
+static int machine_prepare(struct bmi_sm *machine, const struct bmi_sm_placement *placement,
+                           const struct bmi_job_options *options)
 {
+    struct bmi_job_context *context = machine->context;
     struct bmi_task_attributes attributes = {.function = machine_run, .argument = machine};
+    struct bmi_task_group *group = NULL;
     if (placement != NULL) {
         attributes.cpus = placement->cpus;
         attributes.hints = placement->hints;
+        group = placement->group;
+    } else if (options != NULL && options->machine != NULL) {
+        group = options->machine->group;
     }
-    int result = bmi_task_prepare(&machine->task, machine->context->manager, &attributes);
-    if (result == 0 && !machine->context->background)
+    if (group != NULL && (attributes.cpus != NULL || group->manager != context->manager))
+        return -BMI_EINVAL;
+    int result = bmi_task_prepare(&machine->task, context->manager, &attributes);
+    if (result == 0 && context->background)
+        machine->group = group;
+    else if (result == 0)
         bmi__callers_only(&machine->task); /* test calls run it, never a worker */
     return result;
 }
@@ -409,7 +420,7 @@ static int machine_start(struct bmi_job_context *context, struct bmi_sm_table *t
     if (machine == NULL)
         return -BMI_ENOMEM;
     machine_fill(machine, context, table, data, options);
-    int result = machine_prepare(machine, placement);
+    int result = machine_prepare(machine, placement, options);
     if (result == 0)
         result = bmi__job_begin(context, BMI_JOB_MACHINE, options, status, &machine->job);
     if (result < 0) {

@@ -485,19 +485,23 @@ int bmi_sm_check(struct bmi_sm_table *table, char *text, size_t size);
 
 /* ---- machines -------------------------------------------------------------------------------- */
 
-/* CPUs for a machine's steps in the background; NULL: any. In the foreground the calling threads
- * take them, on their present CPU. */
+/* Where a machine's steps run in the background. In the foreground the calling threads take them,
+ * on their present CPU. */
 struct bmi_sm_placement {
-    const struct bmi_cpuset *cpus;      /* copied */
+    const struct bmi_cpuset *cpus;      /* NULL: any; copied */
     const struct bmi_task_hints *hints; /* memory that it uses; lent until it ends */
+    struct bmi_task_group *group; /* of the default manager, that the machine's task belongs to
+                                     (bmi/task_group.h); NULL: none. Not together with cpus. It must
+                                     stay open, and must not be cancelled, until the machine has
+                                     ended: bmi_job_cancel ends machines */
 };
 
 /* Starts a machine. It is a job, which ends with the machine and whose status has the machine's
  * result as its error. `options` as for all posts: at a deadline each of its jobs and children
  * ends. With `options->machine` the new machine is a child of that one, which waits for it in a
- * deferred state, as for a job.
- * Returns: 0: pending, never 1; EINVAL (a bad table: the log has the details), ENOMEM, ETIMEDOUT,
- *          ECANCEL.
+ * deferred state, as for a job. Without a placement a child belongs to its parent's group.
+ * Returns: 0: pending, never 1; EINVAL (a bad table: the log has the details; a group of another
+ *          task manager, or together with cpus), ENOMEM, ETIMEDOUT, ECANCEL.
  * Owns: the table, `data`, and a child's status are lent until it has ended. Threads: any, a child
  * only from its parent's actions. Blocks: no. */
 int bmi_sm_start(struct bmi_job_context *context, struct bmi_sm_table *table, void *data,
