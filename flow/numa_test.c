@@ -5,45 +5,13 @@
  * transfers of storage run on the node of the post. Workers run meanwhile. vm.numa runs it in
  * guests.
  */
-#include <dirent.h>
 #include <pthread.h>
-#include <sched.h>
 
 #include "bmi/task_group.h"
 #include "flow/flow_self.h"
+#include "tests/unit/numa.h"
 
-enum { NODES_MOST = 8, NONE = -1, SEVERAL = -2, ROUNDS = 3, SKIPPED = 77, SMALL = 4096 };
-
-static struct {
-    int count;
-    int cpu[NODES_MOST]; /* the first one of each */
-} nodes;
-
-static int node_of_cpu(int cpu)
-{
-    for (int node = 0; node < NODES_MOST; node++) {
-        char path[80];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
-        if (access(path, F_OK) == 0)
-            return node;
-    }
-    return NONE;
-}
-
-static void nodes_find(void)
-{
-    struct bmi_cpuset cpus;
-    int seen = NONE;
-    bmi_task_cpus(NULL, &cpus);
-    for (int cpu = bmi_cpuset_next(&cpus, 0); cpu >= 0 && nodes.count < NODES_MOST;
-         cpu = bmi_cpuset_next(&cpus, cpu + 1)) {
-        int node = node_of_cpu(cpu);
-        if (node > seen) {
-            nodes.cpu[nodes.count++] = cpu;
-            seen = node;
-        }
-    }
-}
+enum { SEVERAL = -2, ROUNDS = 3, SMALL = 4096 };
 
 /* ---- what the flows did ---------------------------------------------------------------------- */
 
@@ -77,12 +45,12 @@ static void trace(void *argument, const struct bmi_task_group_decision *decision
     pthread_mutex_unlock(&lock);
 }
 
-/* The node that all touched pages of the mapping of an address lie on; NONE, SEVERAL. */
+/* The node that all touched pages of the mapping of an address lie on; NODE_NONE, SEVERAL. */
 static int node_of_mapping(const void *address)
 {
     FILE *maps = fopen("/proc/self/numa_maps", "r");
     char line[4096], found[4096] = "";
-    int on = NONE;
+    int on = NODE_NONE;
     CU_ASSERT_PTR_NOT_NULL_FATAL(maps);
     while (fgets(line, sizeof line, maps) != NULL && strtoul(line, NULL, 16) <= (uintptr_t)address)
         memcpy(found, line, sizeof found);
@@ -91,20 +59,12 @@ static int node_of_mapping(const void *address)
         char word[16];
         snprintf(word, sizeof word, " N%d=", node);
         if (strstr(found, word) != NULL)
-            on = on == NONE ? node : SEVERAL;
+            on = on == NODE_NONE ? node : SEVERAL;
     }
     return on;
 }
 
 /* ---- flows of one node ----------------------------------------------------------------------- */
-
-static void run_on(int cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)cpu, &set);
-    CU_ASSERT_EQUAL_FATAL(sched_setaffinity(0, sizeof set, &set), 0);
-}
 
 static const struct bmi_flow_extent whole = {.size = FILE_SIZE, .count = 1};
 static const struct region from = {file, FILE_SIZE}, to = {arrived, FILE_SIZE};
@@ -188,34 +148,6 @@ static void steps_have_their_home_at_the_memory(void)
     CU_ASSERT_EQUAL(bmi_task_group_trace(NULL, NULL, NULL), 0);
 }
 
-/* The manager's threads for tasks that block, which go to the CPUs of each task. */
-static int blocking_threads_on(int node)
-{
-    DIR *threads = opendir("/proc/self/task");
-    struct dirent *entry;
-    int count = 0;
-    CU_ASSERT_PTR_NOT_NULL_FATAL(threads);
-    while ((entry = readdir(threads)) != NULL) {
-        char path[280], name[32] = "";
-        cpu_set_t set;
-        bool on_node = true;
-        snprintf(path, sizeof path, "/proc/self/task/%.200s/comm", entry->d_name);
-        FILE *comm = fopen(path, "r");
-        if (comm == NULL)
-            continue;
-        char *read = fgets(name, sizeof name, comm);
-        fclose(comm);
-        if (read == NULL || strncmp(name, "bmi-blocking", 12) != 0 ||
-            sched_getaffinity(atoi(entry->d_name), sizeof set, &set) != 0)
-            continue;
-        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-            on_node = on_node && (!CPU_ISSET((size_t)cpu, &set) || node_of_cpu(cpu) == node);
-        count += on_node;
-    }
-    closedir(threads);
-    return count;
-}
-
 static void transfers_run_on_their_clients_node(void)
 {
     const struct bmi_trove_settings settings = {.no_immediate = true};
@@ -267,11 +199,7 @@ int main(void)
     CU_SuiteInfo suites[] = {{"flows on NUMA nodes", NULL, NULL, set_up_with_workers,
                               tear_down_with_workers, cases},
                              CU_SUITE_INFO_NULL};
-    nodes_find();
-    if (nodes.count < 2) {
-        printf("skipped: this machine has one NUMA node; vm.numa runs the test in guests\n");
-        return SKIPPED;
-    }
-    printf("%d NUMA nodes\n", nodes.count);
+    if (!nodes_find())
+        return NODES_SKIPPED;
     return unit_run_suites(suites);
 }

@@ -13,6 +13,7 @@
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/handshake.h"
+#include "bmi/progress/background.h"
 #include "bmi/progress/offload.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/wakeup.h"
@@ -201,6 +202,7 @@ static void catch_up(enum op_kind kind)
     if (now_ms == before)
         return;
     atomic_store_explicit(&posted_ms, now_ms, memory_order_relaxed);
+    bmi__background_posted();
     if (now_ms - before > PAUSE_MS)
         bmi__progress_catch_up();
 }

@@ -15,6 +15,9 @@
  * A caller counts as one that computes if it was away for more than LONG_NS at one of its last
  * REMEMBERED turns. An idle process has no ticks at all.
  *
+ * On a machine with several NUMA nodes its thread moves to the node of the thread that posted,
+ * whose memory it fills.
+ *
  * `wake_flag` is what the task waits for, FLAG_NONE while it does not: it writes `wake_flag`, then
  * looks at the poller's role; a caller that leaves writes the role, then looks at `wake_flag`
  * (sequentially consistent).
@@ -28,6 +31,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -43,6 +47,7 @@
 #include "task/checked_lock.h"
 #include "task/event.h"
 #include "task/internal.h"
+#include "task/memory.h"
 
 enum { TICK_NS = 1000000, LONG_NS = 100000, REMEMBERED = 8 };
 enum { FLAG_NONE, FLAG_COMPUTES, FLAG_ALWAYS };
@@ -65,7 +70,8 @@ static struct {
     atomic_uint turns;
     atomic_uint since_long; /* since a caller was away for long */
     _Atomic uint64_t left_ns;
-} background = {.call_fd = -1};
+    atomic_int post_node; /* of a thread that posted; -1: unknown, or the only one; a hint, too */
+} background = {.call_fd = -1, .post_node = -1};
 
 bool bmi__background_self(void)
 {
@@ -149,6 +155,39 @@ static void stand_by(void)
     }
 }
 
+/* ---- near the posts -------------------------------------------------------------------------- */
+
+void bmi__background_posted(void)
+{
+    if (!bmi__background_on())
+        return;
+    int node = bmi__memory_here(bmi_task_manager_default());
+    atomic_store_explicit(&background.post_node, node, memory_order_relaxed);
+}
+
+/* The caller may run on the CPUs of a node; -1: on all. */
+static void move_to(int node)
+{
+    const struct bmi__topology *topology = &bmi_task_manager_default()->topology;
+    struct bmi_cpuset cpus;
+    cpu_set_t mask;
+    if (!topology->this_system)
+        return;
+    bmi__topology_cpus(topology, node >= 0 ? bmi__topology_numa(topology, node) : 0, &cpus);
+    CPU_ZERO(&mask);
+    for (int cpu = bmi_cpuset_next(&cpus, 0); cpu >= 0; cpu = bmi_cpuset_next(&cpus, cpu + 1))
+        CPU_SET((size_t)cpu, &mask);
+    sched_setaffinity(0, sizeof mask, &mask); /* fails if the CPUs are gone: it stays as it is */
+}
+
+static void follow_posts(int *at)
+{
+    int node = atomic_load_explicit(&background.post_node, memory_order_relaxed);
+    if (node != *at)
+        move_to(node);
+    *at = node;
+}
+
 /* ---- watching ------------------------------------------------------------------------------- */
 
 static void hook_wanted(struct bmi_task_waker *waker)
@@ -179,8 +218,10 @@ static enum bmi_task_status run(struct bmi_task *task, void *argument)
     (void)task, (void)argument;
     is_background = true;
     unsigned turns = get(&background.turns);
+    int at = -1;
     while (!atomic_load(&background.stopping)) {
         uint64_t until_ns;
+        follow_posts(&at);
         pthread_mutex_lock(&passing);
         enum bmi__watch found = bmi__progress_watch(&until_ns);
         pthread_mutex_unlock(&passing);
@@ -193,6 +234,8 @@ static enum bmi_task_status run(struct bmi_task *task, void *argument)
             stand_by();
         turns = get(&background.turns);
     }
+    if (at >= 0)
+        move_to(-1); /* the thread's next task expects that */
     is_background = false;
     return BMI_TASK_DONE;
 }
@@ -218,6 +261,7 @@ static int start_locked(void)
     background.hook = (struct bmi_task_waker){.wake = hook_wanted};
     atomic_store(&background.stopping, false);
     atomic_store(&background.since_long, 0);
+    atomic_store(&background.post_node, -1);
     int status = bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY);
     if (status < 0)
         return status;

@@ -29,6 +29,9 @@ void bmi__background_end(void);
 /* Whether the calling thread runs the background task. */
 bool bmi__background_self(void);
 
+/* A thread has posted. It need not be called for each post. */
+void bmi__background_posted(void);
+
 /* Called by threads of the program while the task is on: when the thread enters a test function;
  * when it is about to leave it; when it was the poller and no follower replaces it. */
 void bmi__background_caller_enters(uint64_t now_ns);
