@@ -91,9 +91,9 @@ struct flow {
     bmi_context_id network;         /* where its operations are posted; 0: not used */
     bmi_trove_context_id_t storage; /* the same */
     struct bmi_task task;
-    struct bmi_task_group *group; /* of the steps, where the machine has several NUMA nodes */
-    int node;                     /* for its buffers, likewise; else -1 */
-    struct bmi_cpuset near;       /* without a group: CPUs for the steps, if is_near */
+    struct bmi_task_group *group; /* of steps that are tasks, on several NUMA nodes; or NULL */
+    int node;                     /* for its buffers; -1: there is only one */
+    struct bmi_cpuset near;       /* with one node: CPUs for the steps, if is_near */
     bool is_near;
     struct flow *next_here; /* of its thread, between steps_begin and steps_end */
     atomic_uint wanted;
@@ -207,7 +207,8 @@ void bmi__flow_advance(struct flow *flow);
 void bmi__flow_place(struct flow *flow);
 /* The flow is freed. */
 void bmi__flow_place_end(struct flow *flow);
-/* Submits the flow's task. Returns 0 or an error of the task manager. */
+/* Submits the flow's task, for the owner of its next step. Returns 0 or an error of the task
+ * manager. */
 int bmi__flow_submit(struct flow *flow, bmi_task_function function);
 
 /* ---- buffers.c ------------------------------------------------------------------------------- */

@@ -5,15 +5,18 @@
  * Where the CPUs of the process belong to several nodes, a flow is a group of tasks
  * (bmi/task_group.h): its task is the step, its regions are the program's memory at the ends, or
  * else the flow's buffers. The buffers are for the node of the thread that posts the flow, since
- * that thread serves the flow's client. No region moves: the program's memory belongs to the
- * program, and the network uses the buffers at any time and may have registered them.
+ * that thread serves the flow's client. The first step that is a task makes the group: many flows
+ * have none, since threads in test calls run their steps. No region moves: the program's memory
+ * belongs to the program, and the network uses the buffers at any time and may have registered
+ * them.
  *
  * Otherwise there is no group and no node, and the steps run near the CPU of the post, where the
  * flow's memory was touched last.
  *
- * Threads and locks: the post writes `group`, `node` and `near` before another thread knows the
- * flow; they do not change until the flow is freed. The task manager's locks are taken within calls
- * of this file only. A group that is closed while its task returns is freed by the task's end.
+ * Threads and locks: the post writes `node` and `near` before another thread knows the flow, and
+ * they do not change; `group` belongs to the flow's step, as the task does. The task manager's
+ * locks are within all others. A group that is closed while its task returns is freed by the task's
+ * end.
  */
 #include <sched.h>
 
@@ -59,18 +62,23 @@ static uint32_t regions_of(const struct flow *flow, struct bmi_task_group_region
     return count;
 }
 
-void bmi__flow_place(struct flow *flow)
+/* Without memory there is none, and the step may run anywhere. */
+static void group_make(struct flow *flow)
 {
     struct bmi_task_group_region regions[2];
-    struct bmi_task_group_hints hints = {.regions = regions};
+    bmi_size_t total = bmi__flow_request_total(flow->what.extents, flow->what.extent_count);
+    struct bmi_task_group_hints hints = {
+        .regions = regions,
+        .count = regions_of(flow, regions),
+        .runs = (double)total / flow->what.servers / (double)flow->what.buffer_size,
+    };
+    bmi_task_group_create(NULL, NULL, &hints, &flow->group);
+}
+
+void bmi__flow_place(struct flow *flow)
+{
     flow->node = bmi__memory_here(bmi_task_manager_default());
-    if (flow->node >= 0) {
-        bmi_size_t total = bmi__flow_request_total(flow->what.extents, flow->what.extent_count);
-        hints.count = regions_of(flow, regions);
-        hints.runs = (double)total / flow->what.servers / (double)flow->what.buffer_size;
-        bmi_task_group_create(NULL, NULL, &hints, &flow->group);
-    }
-    if (flow->group == NULL)
+    if (flow->node < 0)
         flow->is_near =
             bmi_task_cpus_near(NULL, sched_getcpu(), BMI_TASK_LEVEL_CACHE, &flow->near) == 0;
 }
@@ -88,6 +96,8 @@ int bmi__flow_submit(struct flow *flow, bmi_task_function function)
     int result = bmi_task_prepare(&flow->task, NULL, &attributes);
     if (result != 0)
         return result;
+    if (flow->node >= 0 && flow->group == NULL)
+        group_make(flow);
     return flow->group != NULL ? bmi_task_group_submit(flow->group, &flow->task)
                                : bmi_task_submit(&flow->task);
 }

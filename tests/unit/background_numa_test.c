@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * background_numa_test.c - on a machine with several NUMA nodes, progress in the background moves to
- * the node of the thread that posts, and off it when it is switched off.
+ * background_numa_test.c - on a machine with several NUMA nodes, progress in the background moves
+ * to the node of the thread that posts. vm.numa runs it in guests.
  */
 #include <time.h>
 

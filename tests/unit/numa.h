@@ -31,7 +31,8 @@ static inline int node_of_cpu(int cpu)
     return NODE_NONE;
 }
 
-/* Prints how many nodes there are. Returns whether there are several: otherwise the test is skipped. */
+/* Prints how many nodes there are. Returns whether there are several: otherwise the test is
+ * skipped. */
 static inline bool nodes_find(void)
 {
     struct bmi_cpuset cpus;
