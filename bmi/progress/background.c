@@ -16,7 +16,8 @@
  * REMEMBERED turns. An idle process has no ticks at all.
  *
  * On a machine with several NUMA nodes its thread moves to the node of the thread that posted,
- * whose memory it fills.
+ * whose memory it fills. The first post of a millisecond notes its node, so the thread moves at
+ * most that often.
  *
  * `wake_flag` is what the task waits for, FLAG_NONE while it does not: it writes `wake_flag`, then
  * looks at the poller's role; a caller that leaves writes the role, then looks at `wake_flag`
