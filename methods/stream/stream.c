@@ -116,8 +116,10 @@ int stream_listen(struct stream_state *state, int fd)
 int stream_method_start(size_t size, const struct stream_socket *socket,
                         const struct stream_engine *engine, void **out)
 {
-    struct stream_state *state = calloc(1, size);
     int error = -ENOMEM;
+    if (engine->send && socket->bytes != &stream_plain)
+        return -EINVAL; /* it sends a frame's bytes as they are */
+    struct stream_state *state = calloc(1, size);
     if (!state)
         return error;
     state->socket = socket;

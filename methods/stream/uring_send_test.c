@@ -122,20 +122,35 @@ static int peer_frame(int peer, size_t size)
     return good ? (int)header.sequence : -1;
 }
 
-/* Fills the socket of a link, until the peer's kernel has no room for more, either; that takes some
- * time to acknowledge. Returns the bytes. */
+/* Fills the socket of a link, until the peer's kernel has no room for more, either. Neither buffer
+ * grows any more. A peer without room is asked again after 200 ms, and may then take some bytes.
+ * Returns the bytes. */
 static size_t fill(int peer)
 {
     static const char zeros[4096];
+    static const int least = 16384;
     struct pollfd room = {.fd = stream_link_of(owners[peer]->link)->watch.fd, .events = POLLOUT};
     size_t all = 0;
-    for (int full = 0; full < 3;) {
+    setsockopt(peers[peer], SOL_SOCKET, SO_RCVBUF, &least, sizeof(least));
+    setsockopt(room.fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof(least));
+    for (int full = 0; full < 2;) {
         ssize_t moved = send(room.fd, zeros, sizeof(zeros), MSG_DONTWAIT | MSG_NOSIGNAL);
         all += moved > 0 ? (size_t)moved : 0;
         full = moved > 0 ? 0 : full + 1;
         if (moved < 0)
-            poll(&room, 1, 50);
+            poll(&room, 1, 250);
     }
+    return all;
+}
+
+/* Reads to the end of the stream. Returns the bytes. */
+static size_t peer_rest(int peer)
+{
+    uint8_t bytes[4096];
+    size_t all = 0;
+    ssize_t moved;
+    while ((moved = recv(peers[peer], bytes, sizeof(bytes), 0)) > 0)
+        all += (size_t)moved;
     return all;
 }
 
@@ -299,11 +314,15 @@ static void thread_that_submitted_exits(void)
 static void end_cancels(void)
 {
     setup();
-    fill(B);
+    size_t before = fill(B);
     post_waiting(B, 1, SMALL);
     fake_drive(0);
+    fake_method->progress(fake_state);
+    CU_ASSERT_NOT_EQUAL(stream_link_of(owners[B]->link)->sending, 0);
+    CU_ASSERT_EQUAL(uring()->sends.used, 1);
     fake_method->close(owners[B]->link, false);
     CU_ASSERT_TRUE(FAKE_UNTIL(owners[B]->downs == 1 && uring()->sends.used == 0));
+    CU_ASSERT_EQUAL(peer_rest(B), before);
     teardown();
 }
 
@@ -342,6 +361,20 @@ static void stop_with_sends_that_wait(void)
     teardown();
 }
 
+/* The engine would hand plain bytes to the kernel. */
+static void layer_is_refused(void)
+{
+    static const struct stream_bytes layer;
+    const struct stream_socket socket = {.method = fake_method, .bytes = &layer};
+    void *state = NULL;
+    setup();
+    CU_ASSERT_EQUAL(stream_method_start(sizeof(struct stream_state), &socket, &stream_engine_uring,
+                                        &state),
+                    -EINVAL);
+    CU_ASSERT_PTR_NULL(state);
+    teardown();
+}
+
 int main(void)
 {
     char why[STREAM_WHY];
@@ -365,6 +398,7 @@ int main(void)
     CU_ADD_TEST(suite, lingering_close_awaits_the_send);
     CU_ADD_TEST(suite, failure_ends_the_link);
     CU_ADD_TEST(suite, stop_with_sends_that_wait);
+    CU_ADD_TEST(suite, layer_is_refused);
     CU_basic_set_mode(CU_BRM_VERBOSE);
     CU_basic_run_tests();
     unsigned failures = CU_get_number_of_failures();
