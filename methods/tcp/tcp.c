@@ -11,7 +11,7 @@
 static const struct bmi_setting_spec settings[] = {
     TCP_SETTINGS,
     {"tcp_engine", BMI_SETTING_TEXT, 0, 0, 0,
-     "how bytes are received: auto (now epoll), epoll, or io_uring"},
+     "how bytes move: auto (now epoll), epoll, or io_uring"},
     {0}};
 
 const struct bmi_option_default tcp_defaults[] = {{BMI_TCP_BUFFER_SEND_SIZE, "tcp_sndbuf"},
