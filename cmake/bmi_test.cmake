@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|model|vm|bench|tools
+# bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|model|vm|bench|tools|package
 #          [ARGS ...] [TIMEOUT seconds] [COST seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
 #          [VALGRIND] [NO_VALGRIND] [BACKGROUND] [WRAP function ...])
 #     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
@@ -30,6 +30,7 @@ set(BMI_TIMEOUT_fuzz 180)
 set(BMI_TIMEOUT_model 180)
 set(BMI_TIMEOUT_vm 480)
 set(BMI_TIMEOUT_bench 120)
+set(BMI_TIMEOUT_package 1800)
 set(BMI_TIMEOUT_tools 120)
 set(BMI_MEMCHECK valgrind --quiet --error-exitcode=99 --leak-check=full
     --show-leak-kinds=definite,possible --errors-for-leak-kinds=definite,possible

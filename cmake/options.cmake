@@ -87,6 +87,7 @@ set(BMI_TEST_LABELS "" CACHE STRING "build only tests of these labels; empty: al
 set(BMI_TEST_SELECT "" CACHE STRING "build only tests whose LABEL.NAME matches; empty: all")
 set(BMI_TEST_TIMEOUT_FACTOR 1 CACHE STRING "multiplies the time-out of each test")
 set(BMI_FUZZ_SECONDS 60 CACHE STRING "time for all fuzz targets together")
+option(BMI_TEST_PACKAGE "test the Debian packages: a build, and a fresh root by debootstrap" OFF)
 option(BMI_TEST_VALGRIND "run unit tests and those marked VALGRIND under memcheck too" OFF)
 
 # Prints what will be built and with what.

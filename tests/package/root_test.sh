@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# usage: root_test.sh FOLDER
+# Makes a fresh root of Debian 12 in a folder of its own, and there installs the packages of FOLDER by apt,
+# compiles the program of README.md and an example's server, lets them talk over loopback, and purges the
+# packages. No file may be left. The root has the archives of this machine's apt, and is removed.
+set -euo pipefail
+
+[ $# -eq 1 ] || { sed -n '4,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2; }
+[ "$(id -u)" -eq 0 ] || { echo "skipped: a fresh root needs root's privileges"; exit 77; }
+command -v debootstrap >/dev/null || { echo "skipped: debootstrap is not installed: scripts/deps --package"; exit 77; }
+packages=$(realpath "$1")
+readme=$(realpath "$(dirname "$0")/../../README.md")
+work=$(mktemp -d --tmpdir="$packages" root.XXXXXX)
+root=$work/root
+server=
+cleanup() {
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+inside=(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive chroot "$root")
+apt() {
+  "${inside[@]}" apt-get -q -y --no-install-recommends "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log"; fail "apt-get $*"; }
+}
+# All files but apt's and dpkg's own records, and the logs.
+files() {
+  (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/lib/apt -o -path ./var/cache/apt \
+    -o -path ./var/log -o -path './var/lib/dpkg/*-old' -o -path ./tmp \) -prune -o -print) | sort
+}
+
+# ---- a fresh root -----------------------------------------------------------------------------------
+
+archives=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' 'Label: Debian' \
+  'Component: main')
+mirror=$(awk '$2 == "bookworm" { print $1; exit }' <<<"$archives")
+[ -n "$mirror" ] || { echo "skipped: apt of this machine knows no archive of bookworm"; exit 77; }
+debootstrap --variant=minbase bookworm "$root" "$mirror" >"$work/log" 2>&1 ||
+  { tail -n 20 "$work/log"; fail "debootstrap"; }
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # a package's service would run on this machine
+chmod +x "$root/usr/sbin/policy-rc.d"
+apt update
+apt install gcc libc6-dev pkg-config
+echo "a fresh root: ok"
+
+# ---- install ----------------------------------------------------------------------------------------
+
+files >"$work/before"
+mkdir "$root/tmp/packages"
+cp "$packages"/*.deb "$root/tmp/packages"
+names=$(for deb in "$packages"/*.deb; do dpkg-deb -f "$deb" Package; done)
+(cd "$root" && ls tmp/packages/*.deb) | sed 's|^|/|' >"$work/debs"
+# shellcheck disable=SC2046
+apt install $(cat "$work/debs")
+echo "install: ok"
+
+# ---- programs ---------------------------------------------------------------------------------------
+
+for program in bmi-info bmi-ping bmi-bench bmi-keys bmi-rpc bmi-stripefs bmi-stripefsd; do
+  "${inside[@]}" "$program" --help >"$work/log" 2>&1 || { cat "$work/log"; fail "$program --help"; }
+done
+
+mkdir "$root/tmp/programs"
+sed -n '/^```c$/,/^```$/p' "$readme" | sed '/^```/d' >"$root/tmp/programs/hello.c"
+"${inside[@]}" sh -c 'cd /tmp/programs && set -e
+  cc -Wall -Wextra -Werror hello.c -o hello $(pkg-config --cflags --libs bmi)
+  cc /usr/share/doc/libbmi-dev/examples/hello_server.c -o hello_server $(pkg-config --cflags --libs bmi)
+  cc hello.c -o hello_static $(pkg-config --static --cflags --libs bmi | sed "s/-lbmi/-l:libbmi.a/")' ||
+  fail "the program of README.md does not compile"
+mkfifo "$work/url"
+"${inside[@]}" /tmp/programs/hello_server >"$work/url" &
+server=$!
+exec 3<"$work/url"
+read -r -t 20 url <&3 || fail "hello_server prints no URL"
+for program in hello hello_static; do
+  answer=$("${inside[@]}" timeout 20 "/tmp/programs/$program" "$url") || fail "$program $url"
+  [ "$answer" = "hello, client" ] || fail "$program printed '$answer'"
+done
+kill "$server"
+wait "$server" 2>/dev/null || true
+server=
+echo "README's program: ok"
+
+# ---- removal ----------------------------------------------------------------------------------------
+
+# Their dependencies go, too, also those that another package recommends or suggests.
+# shellcheck disable=SC2086
+apt purge $names
+apt autoremove --purge -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false
+files >"$work/after"
+diff "$work/before" "$work/after" >"$work/log" || { cat "$work/log"; fail "files before and after differ"; }
+echo "removal: ok"
