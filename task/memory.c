@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 enum where { NOTHING_TO_DO = 1 };
+enum { HUGE_LEAST = 4 << 20 }; /* bytes for which huge pages are asked for */
 
 /* Whether a node (-1: none) is valid. Returns NOTHING_TO_DO: yes, and it is the only one; 0: bind
  * memory to it; or an error. */
@@ -42,6 +43,8 @@ int bmi_task_memory_allocate(struct bmi_task_manager *manager, uint64_t bytes, i
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         return -BMI_ENOMEM;
+    if (check == 0 && bytes >= HUGE_LEAST)
+        madvise(pages, bytes, MADV_HUGEPAGE); /* a hint, for fewer pages to touch and to move */
     int result = check == 0 && node >= 0 ? bmi__memory_bind(pages, bytes, node) : 0;
     if (result < 0) {
         munmap(pages, bytes);

@@ -8,10 +8,11 @@
 #include "task/internal.h"
 #include "task/testing.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <sys/mman.h>
 
-enum { BYTES = 1 << 20, MOST_TASKS = 64, LONG_MS = 100000 };
+enum { BYTES = 1 << 20, LARGE = 8 << 20, MOST_TASKS = 64, LONG_MS = 100000 };
 
 static struct bmi_task_manager *manager;
 static struct bmi_task tasks[MOST_TASKS];
@@ -80,6 +81,42 @@ static bool lies_on(const void *memory, int node)
     }
     fclose(maps);
     return does;
+}
+
+/* Whether the kernel was asked for huge pages, by /proc/self/smaps. */
+static bool may_be_huge(const void *memory)
+{
+    char line[4096];
+    bool here = false, may = false;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(maps);
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        uintptr_t begin, end;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2)
+            here = begin <= (uintptr_t)memory && (uintptr_t)memory < end;
+        else if (here && strncmp(line, "VmFlags:", 8) == 0)
+            may = strstr(line, " hg") != NULL;
+    }
+    fclose(maps);
+    return may;
+}
+
+static void test_large_memory_has_huge_pages(void)
+{
+    void *large, *small;
+    manager = test_manager(NULL, BMI_TASK_HOOKS_ONLY);
+    int node = last_numa().node;
+    CU_ASSERT_EQUAL_FATAL(bmi_task_memory_allocate(manager, LARGE, node, &large), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_task_memory_allocate(manager, BYTES, node, &small), 0);
+    memset(large, 1, LARGE);
+    CU_ASSERT_TRUE(may_be_huge(large));
+    CU_ASSERT_FALSE(may_be_huge(small));
+    CU_ASSERT_EQUAL(bmi_task_memory_node(manager, large, LARGE), node);
+    CU_ASSERT_EQUAL(bmi_task_memory_move(manager, large, LARGE, numa_at(0).node), 0);
+    CU_ASSERT_EQUAL(bmi_task_memory_node(manager, large, LARGE), numa_at(0).node);
+    bmi_task_memory_free(large, LARGE);
+    bmi_task_memory_free(small, BYTES);
+    bmi_task_manager_destroy(manager);
 }
 
 /* ---- costs ----------------------------------------------------------------------------------- */
@@ -243,6 +280,7 @@ static void test_moves_with_its_memory(void)
 int main(void)
 {
     CU_TestInfo cases[] = {
+        {"large memory has huge pages", test_large_memory_has_huge_pages},
         {"all pairs of nodes are measured", test_measures_all_pairs},
         {"costs of the manager", test_costs_of_the_manager},
         {"tasks run near their memory", test_tasks_run_near_their_memory},

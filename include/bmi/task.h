@@ -487,7 +487,8 @@ int bmi_task_place_apply(struct bmi_task_manager *manager, const struct bmi_task
                          const struct bmi_task_choice *choice);
 
 /* Allocates whole pages, zeroed, on a NUMA node, by the system's number; -1: each page lies on the
- * node that touches it first. A machine with one node has node 0 and needs no binding. Returns: 0
+ * node that touches it first. With several nodes, huge pages are asked for from 4 MiB on
+ * (madvise(2), MADV_HUGEPAGE). A machine with one node has node 0 and needs no binding. Returns: 0
  * and *memory; -BMI_EINVAL (no bytes, no such node in the manager's tree), -BMI_ENOMEM,
  * -BMI_EOPNOTSUPP (the tree is not this machine's and has several nodes, or the system cannot
  * bind), -BMI_EPERM. Owns: *memory is the caller's until bmi_task_memory_free. Threads: any.
