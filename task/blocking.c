@@ -12,7 +12,6 @@
  */
 #include "task/internal.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 static void *pool_main(void *argument);
@@ -80,14 +79,14 @@ static struct bmi_task *pool_take(struct bmi__blocking *pool, bool *last)
 static void pool_move(struct bmi_task_manager *manager, const struct bmi__task_node *node,
                       const struct bmi_cpuset *only)
 {
-    cpu_set_t mask;
-    CPU_ZERO(&mask);
+    struct bmi_cpuset cpus;
+    bmi_cpuset_clear(&cpus);
     const struct bmi__topology_node *shape = node->shape;
     for (uint32_t i = shape->first; i < shape->first + shape->count; i++) {
         if (only == NULL || bmi_cpuset_has(only, (int)i))
-            CPU_SET((size_t)manager->cpus[i].os, &mask);
+            bmi_cpuset_add(&cpus, manager->cpus[i].os);
     }
-    sched_setaffinity(0, sizeof(mask), &mask); /* fails if the CPUs are gone: it stays as it is */
+    bmi__thread_bind(&cpus); /* if the CPUs are gone it stays as it is */
 }
 
 static void *pool_main(void *argument)

@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <math.h> /* INFINITY only: libbmi is not linked with libm */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -43,7 +42,7 @@ static struct {
     int budget_ms;
     uint64_t deadline_ns;
     size_t page;
-    cpu_set_t cpus[BMI__CALIBRATE_NODES];
+    struct bmi_cpuset cpus[BMI__CALIBRATE_NODES];
     unsigned char *memory[BMI__CALIBRATE_NODES]; /* on each node; NULL: there is none */
     unsigned char hot[HOT];
 } run;
@@ -78,7 +77,7 @@ static void keep_least(double *sample, double value)
 
 static bool run_on(uint32_t node)
 {
-    int error = pthread_setaffinity_np(pthread_self(), sizeof(run.cpus[node]), &run.cpus[node]);
+    int error = bmi__thread_bind(&run.cpus[node]);
     if (error != 0)
         failed("no thread can be bound to", node, error);
     return error == 0;
@@ -215,13 +214,9 @@ static void samples_prepare(const struct bmi__place_machine *machine, struct bmi
     memset(samples, 0, sizeof(*samples));
     samples->count = nodes < BMI__CALIBRATE_NODES ? nodes : BMI__CALIBRATE_NODES;
     for (uint32_t i = 0; i < samples->count; i++) {
-        struct bmi_cpuset cpus;
         all[i] = machine->vertices[i * nodes / samples->count];
         samples->numa[i] = machine->topology->nodes[all[i]].numa;
-        bmi__topology_cpus(machine->topology, all[i], &cpus);
-        CPU_ZERO(&run.cpus[i]);
-        for (int cpu = bmi_cpuset_next(&cpus, 0); cpu >= 0; cpu = bmi_cpuset_next(&cpus, cpu + 1))
-            CPU_SET((size_t)cpu, &run.cpus[i]);
+        bmi__topology_cpus(machine->topology, all[i], &run.cpus[i]);
     }
     for (uint32_t i = 0; i < samples->count; i++) {
         for (uint32_t j = 0; j < samples->count; j++)

@@ -396,6 +396,9 @@ uint64_t bmi__now_ns(void);
  */
 int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argument, int os_cpu,
                       const char *name, uint32_t number);
+/* Binds the caller to CPUs, by the system's numbers. Returns 0, or an errno, as when these CPUs are
+ * gone: then nothing has changed. */
+int bmi__thread_bind(const struct bmi_cpuset *cpus);
 /* Makes the caller real-time at the lowest priority if it may, else gives it a short time slice, so
  * that it preempts soon after a wake. */
 void bmi__thread_raise(bool realtime);

@@ -5,6 +5,7 @@
  */
 #include "task/internal.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -55,6 +56,15 @@ int bmi__thread_start(pthread_t *thread, void *(*function)(void *), void *argume
         pthread_setname_np(*thread, label);
     }
     return bmi__task_error(result);
+}
+
+int bmi__thread_bind(const struct bmi_cpuset *cpus)
+{
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    for (int cpu = bmi_cpuset_next(cpus, 0); cpu >= 0; cpu = bmi_cpuset_next(cpus, cpu + 1))
+        CPU_SET((size_t)cpu, &mask);
+    return sched_setaffinity(0, sizeof(mask), &mask) == 0 ? 0 : errno;
 }
 
 /* Same layout as the kernel's; glibc 2.36 does not declare it. */

@@ -32,7 +32,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -171,14 +170,10 @@ static void move_to(int node)
 {
     const struct bmi__topology *topology = &bmi_task_manager_default()->topology;
     struct bmi_cpuset cpus;
-    cpu_set_t mask;
     if (!topology->this_system)
         return;
     bmi__topology_cpus(topology, node >= 0 ? bmi__topology_numa(topology, node) : 0, &cpus);
-    CPU_ZERO(&mask);
-    for (int cpu = bmi_cpuset_next(&cpus, 0); cpu >= 0; cpu = bmi_cpuset_next(&cpus, cpu + 1))
-        CPU_SET((size_t)cpu, &mask);
-    sched_setaffinity(0, sizeof mask, &mask); /* fails if the CPUs are gone: it stays as it is */
+    bmi__thread_bind(&cpus); /* if the CPUs are gone it stays as it is */
 }
 
 static void follow_posts(int *at)
