@@ -245,6 +245,7 @@ int bmi_flow_context_open(bmi_flow_context_id_t *context)
     int result = bmi__engine_open();
     if (result != 0)
         return result;
+    bmi__flow_place_prepare();
     result = bmi__space_open_context(&bmi__flow_space, context);
     if (result != 0)
         bmi__engine_close();

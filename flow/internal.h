@@ -203,6 +203,9 @@ void bmi__flow_advance(struct flow *flow);
 
 /* ---- place.c --------------------------------------------------------------------------------- */
 
+/* A context is opened: on several nodes the costs of placement are measured now, once in a process,
+ * so that no post, test call, or step waits for that. */
+void bmi__flow_place_prepare(void);
 /* Decides where a new flow's steps and buffers go. Called by the thread that posts it. */
 void bmi__flow_place(struct flow *flow);
 /* The flow is freed. */

@@ -62,6 +62,14 @@ static uint32_t regions_of(const struct flow *flow, struct bmi_task_group_region
     return count;
 }
 
+void bmi__flow_place_prepare(void)
+{
+    struct bmi_task_numa second;
+    struct bmi_task_cost cost;
+    if (bmi_task_numa_node(NULL, 1, &second) == 0)
+        bmi_task_group_cost(NULL, 0, &cost);
+}
+
 /* Without memory there is none, and the step may run anywhere. */
 static void group_make(struct flow *flow)
 {

@@ -10,6 +10,7 @@
 
 #include "bmi/task_group.h"
 #include "flow/flow_self.h"
+#include "task/internal.h"
 
 enum { NODE_CPUS = 4, SMALL = 4096, MOST = 16 };
 
@@ -140,7 +141,18 @@ static void copy(void)
     then_all_arrived(&flows);
 }
 
+static bool costs_are_known(void)
+{
+    return atomic_load(&bmi_task_manager_default()->costs_known);
+}
+
 /* ---- two nodes ------------------------------------------------------------------------------- */
+
+/* set_up has opened a context. */
+static void no_flow_waits_for_the_costs(void)
+{
+    CU_ASSERT_TRUE(costs_are_known());
+}
 
 static void buffers_lie_on_the_node_of_the_post(void)
 {
@@ -221,6 +233,7 @@ static void a_flow_that_is_cancelled_leaves_no_group(void)
 }
 
 static CU_TestInfo on_two_nodes[] = {
+    {"no flow waits for the costs", no_flow_waits_for_the_costs},
     {"buffers lie on the node of the post", buffers_lie_on_the_node_of_the_post},
     {"kept buffers serve their node", kept_buffers_serve_their_node},
     {"buffers lie anywhere if the system refuses", buffers_lie_anywhere_if_the_system_refuses},
@@ -238,6 +251,7 @@ static void nothing_is_placed(void)
     copy();
     CU_ASSERT_EQUAL(buffers.count[0] + buffers.count[1], 0);
     CU_ASSERT_EQUAL(decision_count, 0);
+    CU_ASSERT_FALSE(costs_are_known());
 }
 
 /* A group would wait with its task, which only a test call runs, until the flow has ended. */

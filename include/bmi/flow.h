@@ -175,7 +175,8 @@ int bmi_flow_post(bmi_flow_id_t *flow, const struct bmi_flow_description *descri
 /* Contexts and tests: exactly as those of trove.h, with flows instead of operations. `actual`
  * counts the bytes known good, also of a failed flow: those that have reached the destination
  * without a gap from the beginning (network: handed over, as by a completed BMI send). Opening a
- * context may fail with EDEADLK, as bmi_trove_open. */
+ * context may fail with EDEADLK, as bmi_trove_open; on a machine with several NUMA nodes the first
+ * one may wait, as bmi_task_group_create (bmi/task_group.h). */
 int bmi_flow_context_open(bmi_flow_context_id_t *context);
 int bmi_flow_context_close(bmi_flow_context_id_t context);
 int bmi_flow_context_fd(bmi_flow_context_id_t context);
