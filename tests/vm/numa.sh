@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The task manager, flows, and progress in the background with several NUMA nodes, each with its own CPUs, which most test hosts
-# lack. The argument is the number of nodes.
+# The task manager, flows, and progress in the background with several NUMA nodes, each with its own
+# CPUs, which most test hosts lack. The argument is the number of nodes.
 . /guest.sh
 
 nodes=$(ls -d /sys/devices/system/node/node[0-9]* | wc -l)
