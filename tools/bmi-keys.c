@@ -24,6 +24,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bmi.h"
+#include "line.h"
+
 enum { PATH = 1024, KEY_BYTES = 32, SERIAL_BYTES = 16, DAY_S = 86400 };
 enum { AUTHORITY_DAYS = 3650, DAYS = 397, LIST_DAYS = 30 };
 
@@ -378,7 +381,8 @@ static const struct {
 
 static void usage(FILE *to)
 {
-    fprintf(to, "usage: bmi-keys [--days N] COMMAND ...\n");
+    fprintf(to, "usage: bmi-keys [--days N] COMMAND ...\n"
+                "       bmi-keys --version | --help\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(to, "  %s\n", commands[i].help);
 }
@@ -386,14 +390,17 @@ static void usage(FILE *to)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"days", required_argument, NULL, 'd'},
+                                            {"version", no_argument, NULL, 'V'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     int option;
-    while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "+Vh", options, NULL)) != -1) {
+        if (option == 'V')
+            printf("bmi-keys (libbmi) %s\n", bmi_version());
         if (option == 'h')
             usage(stdout);
-        if (option == 'h')
-            return 0;
+        if (option == 'V' || option == 'h')
+            return output_end(0);
         days = option == 'd' ? atoi(optarg) : 0;
         if (days == 0) {
             usage(stderr);

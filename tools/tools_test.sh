@@ -33,6 +33,7 @@ status_is() {
 
 status_is 0 "$bin/bmi-info"
 grep -q '^libbmi [0-9]' "$work/out" || fail "bmi-info tells no version"
+version=$(sed -n 's/^libbmi //p' "$work/out")
 grep -q 'bmi_tcp' "$work/out" || fail "bmi-info does not list bmi_tcp"
 status_is 0 "$bin/bmi-info" --methods
 if grep -q 'bmi_ofi_tcp' "$work/out"; then
@@ -206,7 +207,10 @@ wait "$ping" || fail "bmi-ping after a signal while it waits: status $?"
 grep -q answered "$work/silent" || fail "no summary after a signal while it waits"
 kill -CONT "$server"
 status_is 1 sh -c "\"$bin/bmi-ping\" -i 0.01 \"$url\" >/dev/full"
-for program in bmi-info bmi-ping; do
+for program in bmi-info bmi-ping bmi-rpc bmi-keys; do
+  [ -x "$bin/$program" ] || continue # bmi-keys needs libssl
+  status_is 0 "$bin/$program" --version
+  [ "$(cat "$work/out")" = "$program (libbmi) $version" ] || { cat "$work/out"; fail "$program --version"; }
   status_is 1 sh -c "\"$bin/$program\" --version >/dev/full"
   status_is 1 sh -c "\"$bin/$program\" --help >/dev/full"
 done

@@ -30,7 +30,8 @@ enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static void usage(FILE *file)
 {
-    fprintf(file, "usage: bmi-stripefs --servers URL,... [options] VERB ...\n");
+    fprintf(file, "usage: bmi-stripefs --servers URL,... [options] VERB ...\n"
+                  "       bmi-stripefs --version | --help\n");
     for (int i = 0; i < VERBS; i++)
         fprintf(file, "  %-5s %s\n", verbs[i].name, verbs[i].arguments);
     fprintf(file, "options: --sync --parallel N --stripe BYTES --timeout SECONDS --trace\n"

@@ -27,6 +27,7 @@ static void usage(FILE *file)
 {
     fprintf(file, "usage: bmi-stripefsd --listen URL --store DIR [--place N/COUNT] [--requests N]\n"
                   "                    [--allow PATTERN]... [--fault N] [--trace]\n"
+                  "       bmi-stripefsd --version | --help\n"
                   "The manual page bmi-stripefsd(1) says more.\n");
 }
 
