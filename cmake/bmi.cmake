@@ -140,6 +140,8 @@ function(bmi_program)
         file(RELATIVE_PATH up "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
         set_target_properties("${arg_NAME}" PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
         install(TARGETS "${arg_NAME}" RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+        install(FILES "${PROJECT_SOURCE_DIR}/tools/completion.bash" RENAME "${arg_NAME}"
+            DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
     endif()
     if(arg_MAN)
         bmi_man(${arg_MAN})

@@ -35,8 +35,11 @@ mkdir "$work/source" "$work/bin"
 cp "$examples"/*.c "$work/source"
 cd "$work/source"
 
-for page in man1/bmi-info.1 man1/bmi-ping.1 man3/BMI_initialize.3 man7/bmi.7; do
+for page in man1/bmi-info.1 man1/bmi-ping.1 man3/BMI_initialize.3 man7/bmi.7 man7/bmi-settings.7; do
   [ -s "$prefix/share/man/$page" ] || fail "$page is not installed"
+done
+for program in "$prefix"/bin/*; do
+  [ -s "$prefix/share/bash-completion/completions/${program##*/}" ] || fail "${program##*/} has no completion"
 done
 
 # Folders that are given as absolute ones, as by distributions, stay absolute.

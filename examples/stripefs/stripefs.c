@@ -34,7 +34,8 @@ static void usage(FILE *file)
                   "       bmi-stripefs --version | --help\n");
     for (int i = 0; i < VERBS; i++)
         fprintf(file, "  %-5s %s\n", verbs[i].name, verbs[i].arguments);
-    fprintf(file, "options: --sync --parallel N --stripe BYTES --timeout SECONDS --trace\n"
+    fprintf(file, "options: --recursive --sync --parallel N --stripe BYTES --timeout SECONDS\n"
+                  "         --trace\n"
                   "The manual page bmi-stripefs(1) says more.\n");
 }
 
