@@ -56,6 +56,10 @@ static struct {
     [SETTING_ANNOUNCE] =
         {"announce", SWITCH, 1, 0, 1,
          "announce large receives to their senders before they ask (no round trip)", 1},
+    [SETTING_JOIN] = {"join", SWITCH, 1, 0, 1,
+                      "one connection for two processes that dial each other; off: one for each "
+                      "dialler, messages of both do not match each other's receives",
+                      1},
     [SETTING_EAGER_MAX] =
         {"eager_max", BYTES, 0, 0, 1 << 20,
          "largest message sent unasked, at most a frame of the method; 0: its own", 0},

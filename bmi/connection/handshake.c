@@ -77,7 +77,8 @@ static bool hello_send_locked(struct peer *peer, const uint8_t *nonce)
         hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
         hello->eager_credit = peer->eager.granted;
         hello->unexpected_credit = peer->unexpected_window.granted;
-        listen_addresses(hello->listen, sizeof hello->listen);
+        if (bmi__setting(SETTING_JOIN)) /* else the link is for no address of ours */
+            listen_addresses(hello->listen, sizeof hello->listen);
         struct wire_header header = {.type = WIRE_HELLO, .flags = nonce == NULL ? WIRE_REPLY : 0};
         sent = bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
     }
@@ -367,7 +368,8 @@ static int accept_hello(struct peer *peer, const struct wire_hello *hello)
     peer_lock(peer);
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
-    if (status == 0 && peer->link != NULL && peer->link->method->secure)
+    if (status == 0 && peer->link != NULL && peer->link->method->secure &&
+        bmi__setting(SETTING_JOIN))
         claims_take(peer, hello->listen);
     return status;
 }
@@ -459,7 +461,7 @@ static int reply_arrived(struct peer *peer, const struct bmi_link *link,
     peer_unlock(peer);
     if (!fits)
         return -EPROTO;
-    if (!self && question_send(peer, link, hello))
+    if (!self && bmi__setting(SETTING_JOIN) && question_send(peer, link, hello))
         return 0;
     peer_lock(peer);
     dialled_up_locked(peer, hello);
@@ -494,7 +496,7 @@ static int question_arrived(struct peer *peer, const struct bmi_link *link, cons
     bool found = false;
     if (size == 0 || size % WIRE_JOIN_ITEM != 0)
         return -EBADMSG;
-    for (size_t i = 0; !found && i < size; i += WIRE_JOIN_ITEM) {
+    for (size_t i = 0; bmi__setting(SETTING_JOIN) && !found && i < size; i += WIRE_JOIN_ITEM) {
         struct peer *dialled = dialled_find(bytes + i, link->method);
         found = dialled != NULL &&
                 proof_holds(bytes + i + 16, PROOF_QUESTION, dialled->secret, peer->secret);
