@@ -205,6 +205,11 @@ foreach(program $programs)
     add_executable(\${program} \${program}.c)
     target_link_libraries(\${program} bmi::bmi)
 endforeach()
+find_path(BMI_INCLUDE_DIR bmi.h REQUIRED)
+find_library(BMI_LIBRARY NAMES bmi REQUIRED)
+add_executable(found_client hello_client.c)
+target_include_directories(found_client PRIVATE \${BMI_INCLUDE_DIR})
+target_link_libraries(found_client \${BMI_LIBRARY})
 add_executable(static_client hello_client.c)
 target_link_libraries(static_client bmi::bmi_static)
 TXT
@@ -212,5 +217,17 @@ cmake -G Ninja -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER
   cmake --build "$work/cmake" >>"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
 run_pair "$work/cmake"
 echo "find_package: ok"
+
+# Other projects' FindBMI.cmake looks for the header and the library; file systems define
+# BMI_CLASSIC_API.
+grep -q "^BMI_LIBRARY:FILEPATH=.*/libbmi.so$" "$work/cmake/CMakeCache.txt" || fail "find_library found no libbmi.so"
+run_hello "$work/cmake/hello_server" "$work/cmake/found_client"
+sed -e 's/BMI_initialize(NULL, NULL, 0)/BMI_initialize(NULL, NULL, 0, "")/' \
+  -e 's/\(BMI_addr_lookup(.*""\))/\1, NULL)/' hello_client.c >classic_client.c
+"$compiler" -DBMI_CLASSIC_API -Wall -Wextra -Werror $(pkg-config --cflags bmi) classic_client.c \
+  -o "$work/bin/classic_client" $libs
+nm -D "$work/bin/classic_client" | grep -q ' bmi_classic_addr_lookup' || fail "no classic prototypes"
+run_hello "$work/bin/hello_server" "$work/bin/classic_client"
+echo "find_library, BMI_CLASSIC_API: ok"
 
 env -u LD_LIBRARY_PATH "$prefix/bin/bmi-info" --version

@@ -480,6 +480,80 @@ static void classic_kept(struct rank *rank)
         kept_receive(rank);
 }
 
+/* ---- a request ------------------------------------------------------------------------------- */
+
+enum { REQUEST_SIZE = 9000, RESPONSE_SIZE = 3000, REQUEST_TAG = 1 };
+
+static void request_make(struct rank *rank)
+{
+    char *request = memory_take(rank, REQUEST_SIZE), response[RESPONSE_SIZE + 100];
+    struct op sent, received;
+    NEED_STATUS(rank, BMI_initialize(NULL, NULL, 0, NULL), 0);
+    NEED_STATUS(rank, BMI_open_context(&rank->context), 0);
+    rank_read_idle(rank, RECEIVER, rank->peer_url, sizeof rank->peer_url);
+    NEED_STATUS(rank, BMI_addr_lookup(&rank->peer, rank->peer_url, NULL), 0);
+    CHECK_STATUS(rank, BMI_set_info(rank->peer, BMI_FORCEFUL_CANCEL_MODE, NULL), 0);
+    pattern_fill(request, REQUEST_SIZE, 1);
+    op_receive(rank, &received, response, sizeof response, REQUEST_TAG);
+    op_send_unexpected(rank, &sent, request, REQUEST_SIZE, REQUEST_TAG);
+    op_finish(rank, &sent, REQUEST_SIZE);
+    op_finish(rank, &received, RESPONSE_SIZE);
+    CHECK(rank, pattern_holds(response, RESPONSE_SIZE, 2));
+    rank_crash(rank);
+}
+
+/* The client has gone when the server drops its reference, the last one, before the buffer. */
+static void request_end(struct rank *rank, const struct BMI_unexpected_info *info)
+{
+    char byte;
+    struct op lost;
+    rank_wait_for_end(rank, SENDER);
+    op_post(rank, &lost, POST_RECEIVE, info->addr, &byte, 1, REQUEST_TAG);
+    op_wait(rank, &lost);
+    CHECK(rank, error_is_loss(lost.error));
+    CHECK(rank, strcmp(BMI_addr_rev_lookup_unexpected(info->addr), "UNKNOWN") != 0);
+    CHECK_STATUS(rank, BMI_set_info(info->addr, BMI_DEC_ADDR_REF, NULL), 0);
+    CHECK(rank, strcmp(BMI_addr_rev_lookup_unexpected(info->addr), "UNKNOWN") == 0);
+    CHECK(rank, pattern_holds(info->buffer, REQUEST_SIZE, 1));
+    CHECK_STATUS(rank, BMI_unexpected_free(info->addr, info->buffer), 0);
+}
+
+static void request_serve(struct rank *rank)
+{
+    struct BMI_unexpected_info info;
+    struct op answer;
+    int unset = 0;
+    NEED_STATUS(rank,
+                BMI_initialize(rank->method->name, rank->method->listen,
+                               BMI_INIT_SERVER | BMI_AUTO_REF_COUNT, "ib_port=1"),
+                0);
+    /* The configuration of the file system, which the library must not read. */
+    CHECK_STATUS(rank, BMI_set_info(0, BMI_TRUSTED_CONNECTION, (void *)(uintptr_t)1), 0);
+    BMI_set_info(0, BMI_TCP_BUFFER_SEND_SIZE, &unset);
+    BMI_set_info(0, BMI_TCP_BUFFER_RECEIVE_SIZE, &unset);
+    NEED_STATUS(rank, BMI_get_info(0, BMI_GET_LISTEN_ADDR, rank->listen), 0);
+    NEED_STATUS(rank, BMI_open_context(&rank->context), 0);
+    rank_write(rank, SENDER, rank->listen, sizeof rank->listen);
+    unexpected_take(rank, &info);
+    CHECK_EQUAL(rank, info.size, REQUEST_SIZE);
+    char *response = BMI_memalloc(info.addr, RESPONSE_SIZE, BMI_SEND);
+    NEED(rank, response != NULL);
+    pattern_fill(response, RESPONSE_SIZE, 2);
+    op_post(rank, &answer, POST_SEND, info.addr, response, RESPONSE_SIZE, info.tag);
+    op_finish(rank, &answer, RESPONSE_SIZE);
+    request_end(rank, &info);
+    CHECK_STATUS(rank, BMI_memfree(info.addr, response, RESPONSE_SIZE, BMI_SEND), 0);
+    rank_stop(rank);
+}
+
+static void classic_request(struct rank *rank)
+{
+    if (rank->role == SENDER)
+        request_make(rank);
+    else
+        request_serve(rank);
+}
+
 #define SECTION .section = "Functions"
 const struct conformance_case classic_cases[] = {
     {SECTION, .name = "BMI_CLASSIC_API's initialize and lookup", .run = classic, .where = RAW},
@@ -513,5 +587,7 @@ const struct conformance_case classic_cases[] = {
      .where = SOLO | PORTS},
     {SECTION, .name = "classic: a program that keeps unexpected buffers is warned",
      .run = classic_kept, .where = CAST, .roles = 2},
+    {SECTION, .name = "classic: a request and its references", .run = classic_request,
+     .where = CAST, .roles = 2},
     {0},
 };
