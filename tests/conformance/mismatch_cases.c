@@ -104,9 +104,11 @@ static void smaller_buffer_first(struct rank *rank)
             receive_around(rank, message_sizes[i / 2], i % 2);
         }
     }
-    CHECK_EQUAL(rank, method_statistics(rank).links_failed, before.links_failed);
-    CHECK_EQUAL(rank, method_statistics(rank).links_opened, before.links_opened);
     message_pass(rank, 1000, 9, TOGETHER);
+    /* The connection was not lost: nobody made another one. One that lost a simultaneous connect
+     * may end here. */
+    CHECK_EQUAL(rank, method_statistics(rank).links_opened, before.links_opened);
+    CHECK_EQUAL(rank, method_statistics(rank).links_accepted, before.links_accepted);
 }
 
 /* Zero bytes of room are less than one. */
