@@ -12,21 +12,16 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "bmi.h"
 #include "bmi/task.h"
 #include "bmi/task_group.h"
 #include "line.h"
+#include "report_read.h"
 
 static const char usage[] =
     "usage: bmi-info [--methods] [--settings] [--topology] [--json]\n"
@@ -378,119 +373,50 @@ static bool json_topology(void)
 /* ---- a running process ----------------------------------------------------------------------- */
 
 /* The time that bmi-info waits for a process; the library drops a reader slower than 5000 ms. */
-enum { PATIENCE_MS = 6000 };
+enum { PATIENCE_MS = 6000, REPORT_MOST = 64 << 20 };
 
-/* Connects to the thread that answers for the process. Returns the socket, or -1 with errno set;
- * EAGAIN: the limit of waiting readers is reached. */
-static int process_connect(long process)
+/* Prints why there is no report. */
+static void report_failed(const struct report_source *source)
 {
-    const struct timeval patience = {.tv_sec = PATIENCE_MS / 1000};
-    struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, BMI_REPORT_NAME, process);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    long process = source->process;
 
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&name, size) < 0) {
-        int error = errno;
-
-        close(fd);
-        errno = error;
-        return -1;
-    }
-    return fd;
-}
-
-/* Any process of the network namespace can take the name of another's socket. The kernel reports
- * which process listens: it must be the requested one, of our user or root's; root itself may query
- * all. Returns whether that is so, and prints an error if not. */
-static bool answer_is_genuine(int fd, long process)
-{
-    struct ucred from;
-    socklen_t size = sizeof from;
-
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &from, &size) < 0) {
-        line_print(stderr, "bmi-info: cannot find out which process answers for %ld: %s", process,
-                   strerror(errno));
-        return false;
-    }
-    if (from.pid != process) {
+    if (source->status == REPORT_ABSENT)
+        line_print(stderr, "bmi-info: no answer from process %ld: %s%s", process,
+                   strerror(source->error),
+                   source->error == ECONNREFUSED
+                       ? " (is there such a process, with BMI_REPORT=on, and has a thread of it "
+                         "been in a test call?)"
+                       : "");
+    else if (source->status == REPORT_FOREIGN)
         line_print(stderr, "bmi-info: process %ld of user %ld answers for process %ld: refused",
-                   (long)from.pid, (long)from.uid, process);
-        return false;
-    }
-    if (from.uid != geteuid() && from.uid != 0 && geteuid() != 0) {
+                   (long)source->from.pid, (long)source->from.uid, process);
+    else if (source->status == REPORT_DENIED)
         line_print(stderr, "bmi-info: process %ld is of user %ld, neither yours nor root's",
-                   process, (long)from.uid);
-        return false;
-    }
-    return true;
-}
-
-/* Prints the received lines, whole. Returns how many bytes, or -1 if nothing came for long, or the
- * connection broke. */
-static long report_copy(int fd)
-{
-    char text[16384]; /* longer lines are split */
-    size_t have = 0;
-    long copied = 0;
-
-    for (;;) {
-        struct pollfd polled = {.fd = fd, .events = POLLIN};
-        int ready = poll(&polled, 1, PATIENCE_MS);
-
-        if (ready < 0 && errno == EINTR)
-            continue;
-        ssize_t got = ready > 0 ? read(fd, text + have, sizeof text - have) : -1;
-        if (got > 0)
-            have += (size_t)got;
-        const char *end = have > 0 ? memrchr(text, '\n', have) : NULL;
-        size_t whole = got <= 0 || have == sizeof text ? have : 0;
-        if (end != NULL && got > 0)
-            whole = (size_t)(end + 1 - text);
-        text_print(stdout, text, whole);
-        have -= whole;
-        memmove(text, text + whole, have);
-        copied += (long)whole;
-        if (got <= 0)
-            return got == 0 ? copied : -1;
-    }
-}
-
-static int unanswered(long process)
-{
-    line_print(stderr,
-               "bmi-info: process %ld does not answer: no thread of it is in a test call (nor is "
-               "its setting `progress` background)",
-               process);
-    return 1;
+                   process, (long)source->from.uid);
+    else if (source->status == REPORT_CLOSED)
+        line_print(stderr, "bmi-info: process %ld reports only to its own user and to root",
+                   process);
+    else if (source->status == REPORT_SILENT)
+        line_print(stderr,
+                   "bmi-info: process %ld does not answer: no thread of it is in a test call (nor "
+                   "is its setting `progress` background)",
+                   process);
+    else
+        line_print(stderr, "bmi-info: cannot read the report of process %ld: %s", process,
+                   strerror(source->error));
 }
 
 static int process_print(long process)
 {
-    int fd = process_connect(process);
+    struct report_source source = {.process = process};
 
-    if (fd < 0 && errno == EAGAIN)
-        return unanswered(process);
-    if (fd < 0) {
-        fprintf(stderr, "bmi-info: no answer from process %ld: %s%s\n", process, strerror(errno),
-                errno == ECONNREFUSED ? " (is there such a process, with BMI_REPORT=on, and has a "
-                                        "thread of it been in a test call?)"
-                                      : "");
-        return 1;
-    }
-    bool genuine = answer_is_genuine(fd, process);
-    long copied = genuine ? report_copy(fd) : 0;
-    close(fd);
-    if (!genuine)
-        return 1;
-    if (copied > 0)
-        return output_end(0);
-    if (copied < 0)
-        return unanswered(process);
-    fprintf(stderr, "bmi-info: process %ld reports only to its own user and to root\n", process);
-    return 1;
+    reports_read(&source, 1, PATIENCE_MS, REPORT_MOST);
+    if (source.text != NULL)
+        text_print(stdout, source.text, source.size);
+    if (source.status != REPORT_WHOLE)
+        report_failed(&source);
+    report_free(&source);
+    return output_end(source.status == REPORT_WHOLE ? 0 : 1);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * report_read.h - reads the reports of running processes (BMI_REPORT=on), several at the same time,
+ * each bounded in size and all of them in time.
+ */
+#ifndef REPORT_READ_H
+#define REPORT_READ_H
+
+#include <stddef.h>
+#include <sys/socket.h>
+
+enum report_status {
+    REPORT_WAITING, /* used by reports_read only */
+    REPORT_WHOLE,   /* the process has closed the connection after its text */
+    REPORT_ABSENT,  /* no socket of that process; `error` has the errno */
+    REPORT_FOREIGN, /* another process answers: `from` */
+    REPORT_DENIED,  /* the process is neither ours nor root's, and we are not root */
+    REPORT_CLOSED,  /* the process sent nothing: it does not report to us */
+    REPORT_SILENT,  /* not all of it came in time */
+    REPORT_BROKEN   /* too large, or a fault of the connection or of this host; `error` */
+};
+
+struct report_source {
+    long process; /* in; all other members are set by reports_read */
+    enum report_status status;
+    int error;
+    struct ucred from;
+    int fd;
+    char *text; /* the received bytes, with a NUL behind them; NULL: none */
+    size_t size, room;
+};
+
+/* Reads the report of each process. Returns when all have a status, after at most `patience_ms`.
+ * The reports take at most `most` bytes each, and four times that together. */
+void reports_read(struct report_source *sources, int count, int patience_ms, size_t most);
+void report_free(struct report_source *source);
+
+#endif
