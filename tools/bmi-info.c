@@ -21,11 +21,13 @@
 #include "bmi/task.h"
 #include "bmi/task_group.h"
 #include "line.h"
+#include "openmetrics.h"
+#include "report_parse.h"
 #include "report_read.h"
 
 static const char usage[] =
     "usage: bmi-info [--methods] [--settings] [--topology] [--json]\n"
-    "       bmi-info --process PID\n"
+    "       bmi-info --process PID [--openmetrics [--peers]]\n"
     "       bmi-info --version | --help\n"
     "Prints the version of libbmi, its methods and their limits, and every setting; or the\n"
     "report of a running process.\n"
@@ -35,7 +37,9 @@ static const char usage[] =
     "                  and the costs by which groups of tasks are placed\n"
     "  -j, --json      one JSON object\n"
     "  -p, --process   totals, methods, contexts, and peers of the process with that number,\n"
-    "                  if its setting `report` is on (BMI_REPORT=on in its environment)\n";
+    "                  if its setting `report` is on (BMI_REPORT=on in its environment)\n"
+    "  -o, --openmetrics  that report as metrics, in OpenMetrics text\n"
+    "  -P, --peers     metrics for each peer, beside the sums\n";
 
 static const char *yes_no(int value)
 {
@@ -419,10 +423,33 @@ static int process_print(long process)
     return output_end(source.status == REPORT_WHOLE ? 0 : 1);
 }
 
+static int metrics_print(long number, bool peers)
+{
+    struct report_source source = {.process = number};
+    struct metrics_process process = {.process = number, .up = true};
+    size_t size = 0;
+    char *text = NULL;
+
+    reports_read(&source, 1, PATIENCE_MS, REPORT_MOST);
+    if (source.status != REPORT_WHOLE)
+        report_failed(&source);
+    else if (report_process_name(number, process.name) &&
+             report_parse(&process.report, source.text, source.size)) {
+        text = metrics_text(&(struct metrics){&process, 1, .peers = peers}, &size);
+        report_release(&process.report);
+    } else
+        fprintf(stderr, "bmi-info: the report of process %ld is not whole\n", number);
+    if (text != NULL)
+        fwrite(text, 1, size, stdout);
+    free(text);
+    report_free(&source);
+    return output_end(text != NULL ? 0 : 1);
+}
+
 /* ---- the program ----------------------------------------------------------------------------- */
 
 struct request {
-    bool methods, settings, topology, json;
+    bool methods, settings, topology, json, openmetrics, peers;
     long process; /* 0: none */
 };
 
@@ -438,6 +465,27 @@ static long process_parse(const char *text)
     exit(2);
 }
 
+/* Exits if the options do not go together. */
+static void request_check(struct request *request)
+{
+    bool about_library =
+        request->methods || request->settings || request->topology || request->json;
+    const char *error = NULL;
+
+    if (request->process > 0 && about_library)
+        error = "--process cannot be combined with an option about the library";
+    else if (request->openmetrics && request->process == 0)
+        error = "--openmetrics needs --process";
+    else if (request->peers && !request->openmetrics)
+        error = "--peers needs --openmetrics";
+    if (error != NULL) {
+        fprintf(stderr, "bmi-info: %s\n%s", error, usage);
+        exit(2);
+    }
+    if (!request->methods && !request->settings && !request->topology)
+        request->methods = request->settings = true;
+}
+
 /* Reads the options; exits after one that needs nothing more. */
 static struct request parse_options(int argc, char **argv)
 {
@@ -447,6 +495,8 @@ static struct request parse_options(int argc, char **argv)
         {.name = "topology", .val = 't'},
         {.name = "json", .val = 'j'},
         {.name = "process", .has_arg = required_argument, .val = 'p'},
+        {.name = "openmetrics", .val = 'o'},
+        {.name = "peers", .val = 'P'},
         {.name = "version", .val = 'V'},
         {.name = "help", .val = 'h'},
         {.name = NULL},
@@ -454,7 +504,7 @@ static struct request parse_options(int argc, char **argv)
     struct request request = {.json = false};
     int option;
 
-    while ((option = getopt_long(argc, argv, "mstjp:Vh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "mstjp:oPVh", options, NULL)) != -1) {
         switch (option) {
         case 'm':
             request.methods = true;
@@ -471,6 +521,12 @@ static struct request parse_options(int argc, char **argv)
         case 'p':
             request.process = process_parse(optarg);
             break;
+        case 'o':
+            request.openmetrics = true;
+            break;
+        case 'P':
+            request.peers = true;
+            break;
         case 'V':
             printf("bmi-info (libbmi) %s\n", bmi_version());
             exit(output_end(0));
@@ -486,13 +542,7 @@ static struct request parse_options(int argc, char **argv)
         fprintf(stderr, "bmi-info: '%s': takes no arguments\n%s", argv[optind], usage);
         exit(2);
     }
-    bool about_library = request.methods || request.settings || request.topology || request.json;
-    if (request.process > 0 && about_library) {
-        fprintf(stderr, "bmi-info: --process cannot be combined with another option\n%s", usage);
-        exit(2);
-    }
-    if (!request.methods && !request.settings && !request.topology)
-        request.methods = request.settings = true;
+    request_check(&request);
     return request;
 }
 
@@ -501,6 +551,8 @@ int main(int argc, char **argv)
     struct request request = parse_options(argc, argv);
     bool whole = true;
 
+    if (request.openmetrics)
+        return metrics_print(request.process, request.peers);
     if (request.process > 0)
         return process_print(request.process);
     int status = BMI_initialize(NULL, NULL, 0); /* reads the environment, starts no method */

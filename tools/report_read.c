@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,4 +156,19 @@ void report_free(struct report_source *source)
 {
     free(source->text);
     source->text = NULL;
+}
+
+bool report_process_name(long process, char name[REPORT_NAME_SIZE])
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%ld/comm", process);
+    FILE *file = fopen(path, "re");
+    size_t size = file != NULL ? fread(name, 1, REPORT_NAME_SIZE - 1, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    if (size > 0 && name[size - 1] == '\n')
+        size--;
+    name[size] = '\0';
+    return file != NULL && size > 0;
 }

@@ -6,6 +6,7 @@
 #ifndef REPORT_READ_H
 #define REPORT_READ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/socket.h>
 
@@ -34,5 +35,9 @@ struct report_source {
  * The reports take at most `most` bytes each, and four times that together. */
 void reports_read(struct report_source *sources, int count, int patience_ms, size_t most);
 void report_free(struct report_source *source);
+
+enum { REPORT_NAME_SIZE = 64 };
+/* Reads the name of a process's program. Returns false if there is no such process. */
+bool report_process_name(long process, char name[REPORT_NAME_SIZE]);
 
 #endif

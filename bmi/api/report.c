@@ -4,7 +4,8 @@
  * line each.
  *
  * The report reads the peers one after the other, each under its lock, so it is not a snapshot of
- * one moment.
+ * one moment. Programs parse it too (tools/report_parse.c): a peer's name is one word, and the last
+ * line is "end".
  */
 #include "bmi/api/report.h"
 
@@ -169,20 +170,35 @@ static const char *state_name(const struct peer *peer)
     return peer->flags & PEER_CLOSING ? "closing" : names[peer->state];
 }
 
+/* A name as one word: blanks are escaped, so that none of it is taken for the words behind it. */
+static void word_write(FILE *out, const char *text)
+{
+    char shown[4 * BMI_MAX_ADDR_LEN];
+    bmi__escape(shown, sizeof shown, text, strlen(text));
+    for (const char *at = shown; *at != '\0'; at++) {
+        if (*at == ' ')
+            fputs("\\x20", out);
+        else
+            putc(*at, out);
+    }
+}
+
 static void identity_write_locked(FILE *out, const struct peer *peer)
 {
     struct bmi_peer_identity identity;
-    if (peer->link != NULL && bmi__link_identity(peer->link, &identity) == 0)
-        fprintf(out, "; identity %s", identity.name);
+    if (peer->link == NULL || bmi__link_identity(peer->link, &identity) != 0)
+        return;
+    fputs("; identity ", out);
+    word_write(out, identity.name);
 }
 
 static void peer_write_locked(FILE *out, struct peer *peer)
 {
     struct bmi_statistics s = {0};
-    char name[BMI_MAX_ADDR_LEN];
-    bmi__escape(name, sizeof name, bmi__peer_name(peer), strlen(bmi__peer_name(peer)));
     bmi__peer_statistics(peer, &s);
-    fprintf(out, "  %s %s%s%s: messages %llu out %llu in, bytes %llu out %llu in", name,
+    fputs("  ", out);
+    word_write(out, bmi__peer_name(peer));
+    fprintf(out, " %s%s%s: messages %llu out %llu in, bytes %llu out %llu in",
             peer->flags & PEER_ACCEPTED ? "accepted, " : "", state_name(peer),
             peer->flags & PEER_SELF ? ", itself" : "",
             (number)(s.messages_sent + s.unexpected_sent),
@@ -253,6 +269,7 @@ char *bmi__report_make(size_t *size)
     bmi__context_each(context_write, out);
     fprintf(out, "peers\n");
     bmi__peer_each(peer_write, out);
+    fprintf(out, "end\n");
     bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {
         free(text);

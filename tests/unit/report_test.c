@@ -72,7 +72,7 @@ static void names_are_escaped(void)
                                   context, NULL),
                     0);
     bmi_report(text, sizeof text);
-    CU_ASSERT_TRUE(says(text, "/\\x1b[2J\\x0a  forged "));
+    CU_ASSERT_TRUE(says(text, "/\\x1b[2J\\x0a\\x20\\x20forged "));
     CU_ASSERT_PTR_NULL(strchr(text, '\x1b'));
     end();
 }
@@ -97,6 +97,7 @@ static void the_program_itself(void)
     CU_ASSERT_TRUE(says(text, "outstanding_receives   1\n"));
     CU_ASSERT_TRUE(says(text, "tcp://127.0.0.1:"));
     CU_ASSERT_TRUE(says(text, "outstanding 0 sends 1 receives"));
+    CU_ASSERT_TRUE(length > 5 && strcmp(text + length - 5, "\nend\n") == 0);
     CU_ASSERT_EQUAL(bmi_report(some, sizeof some), length);
     CU_ASSERT_EQUAL(strlen(some), sizeof some - 1);
     CU_ASSERT_TRUE(strncmp(text, some, sizeof some - 1) == 0);
