@@ -62,7 +62,7 @@ echo "install: ok"
 
 # ---- programs ---------------------------------------------------------------------------------------
 
-for program in bmi-info bmi-ping bmi-bench bmi-keys bmi-rpc bmi-stripefs bmi-stripefsd; do
+for program in bmi-info bmi-metrics bmi-ping bmi-bench bmi-keys bmi-rpc bmi-stripefs bmi-stripefsd; do
   "${inside[@]}" "$program" --help >"$work/log" 2>&1 || { cat "$work/log"; fail "$program --help"; }
   [ -s "$root/usr/share/bash-completion/completions/$program" ] || fail "$program has no completion"
 done
