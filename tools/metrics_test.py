@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.parse
 
@@ -278,6 +279,26 @@ def stopped_process():
         until(lambda: up(scrape(at), one.pid) == 1, "a process that goes on")
 
 
+def credentials():
+    if not os.path.exists(program("bmi-keys")):
+        print("  credentials: not run, this build has no bmi-keys")
+        return
+    with tempfile.TemporaryDirectory() as keys:
+        for words in ["authority", keys], ["--days", "20", "host", keys, "server", "127.0.0.1"], ["--days", "5", "revoke", keys]:
+            need(status_of(program("bmi-keys"), *words) == 0, f"bmi-keys {words}")
+        files = {"BMI_TLS_CERTIFICATE": "server.pem", "BMI_TLS_KEY": "server.key", "BMI_TLS_AUTHORITIES": "authority.pem",
+                 "BMI_TLS_REVOCATIONS": "revoked.pem"}
+        environment = {name: os.path.join(keys, file) for name, file in files.items()}
+        with Process(program("hello_server"), "tls://127.0.0.1:0", BMI_REPORT="on", **environment) as one:
+            samples = check(info(one.pid, "--openmetrics"))
+            for name, days in ("bmi_certificates", 20), ("bmi_revocations", 5):
+                left_s = value(samples, one.pid, name + "_expiry_timestamp_seconds") - time.time()
+                need((days - 1) * 86400 < left_s <= days * 86400, f"{name}: {left_s} s")
+    with server() as one:
+        samples = check(info(one.pid, "--openmetrics"))
+        need(not of(samples, one.pid, "bmi_certificates_expiry_timestamp_seconds"), "credentials of tcp")
+
+
 def other_users():
     if os.geteuid() != 0:
         print("  another user: not run, it needs root")
@@ -383,7 +404,7 @@ def start_and_end():
 
 
 def main():
-    for case in (report_as_metrics, live_server, strange_text, bad_reports, stopped_process, other_users, requests,
+    for case in (report_as_metrics, live_server, strange_text, bad_reports, stopped_process, credentials, other_users, requests,
                  stalling_clients, client_that_does_not_read, start_and_end):
         start = time.monotonic()
         case()

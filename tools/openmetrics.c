@@ -118,6 +118,13 @@ static const struct family method_values[METHOD_VALUES] = {
                            "Connections ended because the peer sent a bad frame."},
 };
 
+static const struct family certificates = {
+    "bmi_certificates_expiry_timestamp_seconds", GAUGE, "seconds",
+    "When the first of the certificates of this process, or of its authorities, expires."};
+static const struct family revocations = {
+    "bmi_revocations_expiry_timestamp_seconds", GAUGE, "seconds",
+    "When the first of the lists of revoked certificates expires."};
+
 static const struct family contexts = {"bmi_contexts", GAUGE, "", "Open contexts."};
 static const struct family queued = {"bmi_completions_waiting", GAUGE, "",
                                      "Completed operations that no test call has reported yet."};
@@ -271,8 +278,24 @@ static void total_print(const struct page *page, const struct family *family, co
     }
 }
 
-/* A value of each method, or, without one, the addresses that methods listen at. */
-static void method_print(const struct page *page, const struct family *family, int value)
+/* The value of a method that a family is about. Returns false if it has none. */
+static bool method_value(const struct family *family, const struct report_method *method,
+                         uint64_t *value)
+{
+    if (family == &listens)
+        *value = method->listen != NULL;
+    else if (family == &certificates)
+        *value = method->certificates_end_s;
+    else if (family == &revocations)
+        *value = method->revocations_end_s;
+    else {
+        *value = method->values[family - method_values];
+        return true;
+    }
+    return *value != 0;
+}
+
+static void method_print(const struct page *page, const struct family *family)
 {
     family_begin(page, family);
     for (int i = 0; i < page->metrics->count; i++) {
@@ -280,14 +303,15 @@ static void method_print(const struct page *page, const struct family *family, i
 
         for (int j = 0; process->up && j < process->report.method_count; j++) {
             const struct report_method *method = &process->report.methods[j];
+            uint64_t value;
 
-            if (value < 0 && method->listen == NULL)
+            if (!method_value(family, method, &value))
                 continue;
             sample_begin(page, family, process);
             label(page, "method", method->name);
-            if (value < 0)
+            if (family == &listens)
                 label(page, "address", method->listen);
-            sample_end(page, value < 0 ? 1 : method->values[value]);
+            sample_end(page, value);
         }
     }
 }
@@ -408,13 +432,15 @@ static void processes_print(const struct page *page)
 {
 #define SIMPLE(family) simple_print(page, &(family), offsetof(struct report, family))
     up_print(page);
-    method_print(page, &listens, -1);
+    method_print(page, &listens);
     SIMPLE(memory_used);
     SIMPLE(memory_limit);
     for (size_t i = 0; i < sizeof totals / sizeof *totals; i++)
         total_print(page, &totals[i].family, totals[i].line);
     for (int value = 0; value < METHOD_VALUES; value++)
-        method_print(page, &method_values[value], value);
+        method_print(page, &method_values[value]);
+    method_print(page, &certificates);
+    method_print(page, &revocations);
     SIMPLE(contexts);
     SIMPLE(queued);
     SIMPLE(waiters);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Not inttypes.h: the report prints unsigned long long. */
 typedef unsigned long long number;
@@ -72,9 +73,21 @@ static void numbers_take(uint64_t *to, const number *from, int count)
         to[i] = from[i];
 }
 
-/* The lines of a method have four forms, and begin with its name. */
+/* A date of the report, in seconds of time(2). */
+static uint64_t date_parse(const char *text)
+{
+    struct tm parts = {.tm_isdst = 0};
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    time_t time = end != NULL && *end == '\0' ? timegm(&parts) : 0;
+
+    return time > 0 ? (uint64_t)time : 0;
+}
+
+/* The lines of a method have six forms, and begin with its name. */
 static void method_parse(struct report *report, char *line)
 {
+    static const char certificates[] = "certificates expire at ";
+    static const char lists[] = "lists of revoked certificates expire at ";
     char *name = line + strspn(line, " ");
     char *text = strstr(name, ": ");
     struct report_method *method;
@@ -89,6 +102,10 @@ static void method_parse(struct report *report, char *line)
         return;
     if (begins(text, "listens at "))
         method->listen = text + strlen("listens at ");
+    else if (begins(text, certificates))
+        method->certificates_end_s = date_parse(text + strlen(certificates));
+    else if (begins(text, lists))
+        method->revocations_end_s = date_parse(text + strlen(lists));
     else if (sscanf(text,
                     "frames %llu out %llu in, bytes %llu out %llu in, %llu writes, %llu reads, "
                     "%llu bytes staged, links %llu (%llu dialled, %llu accepted, %llu failed)%n",

@@ -47,6 +47,7 @@ enum report_method_value {
 struct report_method {
     const char *name, *listen; /* NULL: does not listen */
     uint64_t values[METHOD_VALUES];
+    uint64_t certificates_end_s, revocations_end_s; /* as of time(2); 0: there are none */
 };
 
 enum report_peer_state {

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bmi/base/escape.h"
@@ -120,6 +121,24 @@ static void method_write(FILE *out, const struct bmi_method_statistics *m)
         fprintf(out, "  %s: %llu links ended for what they sent\n", m->name, (number)m->bad_frames);
 }
 
+static void end_write(FILE *out, const char *name, const char *what, time_t end_s)
+{
+    char date[64];
+    struct tm parts;
+    if (end_s > 0 && gmtime_r(&end_s, &parts) != NULL &&
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &parts) > 0)
+        fprintf(out, "  %s: %s expire at %s\n", name, what, date);
+}
+
+static void expiry_write(FILE *out, const struct bmi_method *method)
+{
+    struct bmi_method_expiry expiry = {0};
+    if (!method->secure || method->option(NULL, NULL, BMI_METHOD_EXPIRY, &expiry, false) != 0)
+        return;
+    end_write(out, method->name, "certificates", (time_t)expiry.certificates_s);
+    end_write(out, method->name, "lists of revoked certificates", (time_t)expiry.revocations_s);
+}
+
 static void methods_write(FILE *out)
 {
     struct running_method *method;
@@ -130,6 +149,7 @@ static void methods_write(FILE *out)
         if (method->listen[0] != '\0')
             fprintf(out, "  %s: listens at %s\n", m.name, method->listen);
         method_write(out, &m);
+        expiry_write(out, method->method);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * expiry.c - whether this process's credentials can be used, and for how long: for bmi-info, also
- * while the method does not run.
+ * while the method does not run, and for the report.
  */
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -52,6 +52,21 @@ static void file_note(const char *file, struct expiry *certificates, struct expi
     ERR_clear_error();
 }
 
+static void files_note(struct expiry *certificates, struct expiry *lists)
+{
+    file_note(bmi_method_setting_text("tls_certificate"), certificates, lists);
+    file_note(bmi_method_setting_text("tls_authorities"), certificates, lists);
+    file_note(bmi_method_setting_text("tls_revocations"), certificates, lists);
+}
+
+void tls_expiry_get(struct bmi_method_expiry *expiry)
+{
+    struct expiry certificates = {.end_s = INT64_MAX}, lists = {.end_s = INT64_MAX};
+    files_note(&certificates, &lists);
+    expiry->certificates_s = certificates.file ? certificates.end_s : 0;
+    expiry->revocations_s = lists.file ? lists.end_s : 0;
+}
+
 /* Writes the days that are left, if they are few. Returns whether they are. */
 static bool warned(const struct expiry *expiry, int64_t days, char *text, size_t size)
 {
@@ -75,9 +90,7 @@ int tls_credentials_check(struct bmi_method_choice *choice)
     int error = tls_context_check(text, size);
     if (error)
         return error;
-    file_note(bmi_method_setting_text("tls_certificate"), &certificates, &lists);
-    file_note(bmi_method_setting_text("tls_authorities"), &certificates, &lists);
-    file_note(bmi_method_setting_text("tls_revocations"), &certificates, &lists);
+    files_note(&certificates, &lists);
     if (warned(&certificates, WARN_DAYS, text, size) || warned(&lists, WARN_LIST_DAYS, text, size))
         return 0;
     if (certificates.file)

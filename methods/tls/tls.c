@@ -100,6 +100,10 @@ static int tls_option(void *state, struct bmi_link *base, int option, void *valu
         return tls_address_proved(tls_link_of(stream_link_of(base)), value) ? 0 : -EACCES;
     if (option == BMI_METHOD_CHOICE)
         return tls_credentials_check(value);
+    if (option == BMI_METHOD_EXPIRY) {
+        tls_expiry_get(value);
+        return 0;
+    }
     if (option != BMI_PEER_IDENTITY) {
         int status = tcp_option(state, base, option, value, set);
         return option == BMI_TCP_GET_PORT && status == 0 ? 1 : status; /* tcp's own is preferred */

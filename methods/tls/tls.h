@@ -146,6 +146,8 @@ ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t coun
 /* Whether the credentials of now can be used, and for how long. Returns 0 or an errno. Any thread,
  * at any time. */
 int tls_credentials_check(struct bmi_method_choice *choice);
+/* When the credentials of now end. Any thread, at any time. */
+void tls_expiry_get(struct bmi_method_expiry *expiry);
 /* In seconds of time(2). */
 int64_t tls_time_of(const ASN1_TIME *time);
 
