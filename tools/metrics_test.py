@@ -105,8 +105,11 @@ def program(name):
     return os.path.join(BIN, name)
 
 
-def server():
-    return Process(program("hello_server"), BMI_REPORT="on")
+def server(*arguments, **environment):
+    """A server that answers: its socket is there once it waits for messages."""
+    one = Process(program("hello_server"), *arguments, BMI_REPORT="on", **environment)
+    until(lambda: status_of(program("bmi-info"), "--process", str(one.pid)) == 0, "the server does not answer")
+    return one
 
 
 def fake(*arguments):
@@ -289,7 +292,7 @@ def credentials():
         files = {"BMI_TLS_CERTIFICATE": "server.pem", "BMI_TLS_KEY": "server.key", "BMI_TLS_AUTHORITIES": "authority.pem",
                  "BMI_TLS_REVOCATIONS": "revoked.pem"}
         environment = {name: os.path.join(keys, file) for name, file in files.items()}
-        with Process(program("hello_server"), "tls://127.0.0.1:0", BMI_REPORT="on", **environment) as one:
+        with server("tls://127.0.0.1:0", **environment) as one:
             samples = check(info(one.pid, "--openmetrics"))
             for name, days in ("bmi_certificates", 20), ("bmi_revocations", 5):
                 left_s = value(samples, one.pid, name + "_expiry_timestamp_seconds") - time.time()
@@ -344,9 +347,12 @@ def descriptors(at):
 def stalling_clients():
     with server() as one, exporter() as at:
         none = descriptors(at)
-        with connect(at) as half:
+        with connect(at) as half, connect(at) as slow:
             half.sendall(b"GET /metrics HT")
-            until(lambda: descriptors(at) == none + 1, "the connection is not accepted")
+            slow.sendall(b"GET /metrics HT")
+            until(lambda: descriptors(at) == none + 2, "the connections are not accepted")
+            slow.sendall(b"TP/1.1\r\n\r\n")
+            need(slow.recv(15) == b"HTTP/1.1 200 OK", "a slow client")
             need(up(scrape(at), one.pid) == 1, "a stalled client stops others")
             need(ended(half), "half a request is waited for")
         crowd = [connect(at) for _ in range(200)]
