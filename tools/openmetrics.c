@@ -327,7 +327,7 @@ static void states_print(const struct page *page)
 
         for (size_t j = 0; j < process->report.peer_count; j++)
             counts[process->report.peers[j].state]++;
-        for (int state = 0; process->up && state < PEER_STATES; state++) {
+        for (enum report_peer_state state = 0; process->up && state < PEER_STATES; state++) {
             sample_begin(page, &peers, process);
             label(page, "state", report_peer_state_name(state));
             sample_end(page, counts[state]);
