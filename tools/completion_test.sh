@@ -53,7 +53,7 @@ done
 # ---- each by itself -----------------------------------------------------------------------------
 
 expect '--settings' bmi-info --s
-expect '--help --json --methods --process --settings --topology --version -j -m -p -s -t' bmi-info -
+expect '--help --json --methods --openmetrics --peers --process --settings --topology --version -P -j -m -o -p -s -t' bmi-info -
 expect '' bmi-info '' # file names, by bash itself
 expect '--help --version -W -c -i -q' bmi-ping -
 expect '' bmi-ping -c ''
