@@ -223,7 +223,7 @@ static int arguments_check(const char *method_list, const char *listen_addr, int
 }
 
 /* The first call's options are settings. The environment's value of the same setting takes
- * precedence. */
+ * precedence; the configuration file's does not. */
 static int initialize(const char *method_list, const char *listen_addr, int flags,
                       const char *options)
 {
@@ -235,6 +235,8 @@ static int initialize(const char *method_list, const char *listen_addr, int flag
             status = bmi__settings_lend(options);
         if (status == 0)
             status = bmi__settings_load();
+        if (status == 0)
+            status = bmi__settings_file();
         bmi_task_manager_set_policy(NULL,
                                     (enum bmi_task_policy)bmi__setting(SETTING_WORKER_POLICY));
         if (status == 0)

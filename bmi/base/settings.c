@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bmi/base/config_file.h"
 #include "bmi/base/log.h"
 #include "bmi/base/text.h"
 #include "bmi/method.h"
@@ -41,12 +42,16 @@ static const char *const levels[] = {"off", "error", "warn", "info", "debug", "t
 static const char *const poller_words[] = {"caller", "background", NULL};
 static const char *const policies[] = {"batch", "normal", "idle", NULL}; /* enum bmi_task_policy */
 
+/* Where a value comes from. The last two are lent: bmi__settings_return restores the former one. */
+enum source { DEFAULT, CALL, ENVIRONMENT, OPTIONS, CONFIG_FILE };
+
 static struct {
     const char *name;
     enum kind kind;
     int64_t preset, least, most;
     const char *help;
     _Atomic int64_t value;
+    _Atomic enum source source;
 } table[TABLE_MOST] = {
     [SETTING_IMMEDIATE] =
         {"immediate", SWITCH, 1, 0, 1,
@@ -112,12 +117,17 @@ static struct {
     [SETTING_REPORT] = {"report", SWITCH, 0, 0, 1,
                         "answer bmi-info --process with a report of this process", 0},
     [SETTING_LOG] = {"log", LEVEL, 0, 0, 5, "what to print to standard error", 0},
+    [SETTING_CONFIG_FILE] =
+        {"config_file", TEXT, 0, 0, 0,
+         "file of settings, \"name = value\" lines, for those that neither the environment nor the "
+         "program sets",
+         0},
 };
 
-/* Values that bmi__settings_lend has set. start.c's lock. */
+/* Values that are lent. start.c's lock. */
 static struct lease {
-    bool out;
     int64_t value, former;
+    enum source source; /* the former one */
 } leases[TABLE_MOST];
 
 int64_t bmi__setting(enum setting setting)
@@ -128,6 +138,17 @@ int64_t bmi__setting(enum setting setting)
 void bmi__setting_put(enum setting setting, int64_t value)
 {
     atomic_store(&table[setting].value, value);
+}
+
+static void assign(int index, int64_t value, enum source source)
+{
+    atomic_store(&table[index].source, source);
+    atomic_store(&table[index].value, value);
+}
+
+void bmi__setting_give(enum setting setting, int64_t value)
+{
+    assign((int)setting, value, CALL);
 }
 
 /* Letters as they are in our own names, whatever the program's locale: in a Turkish one `i` and `I`
@@ -357,15 +378,16 @@ static void unknown_log(enum bmi_log_level level, const char *what, const char *
              like != NULL ? " is meant" : "", names);
 }
 
-static int parse_logged(int index, const char *text, int64_t *value)
+/* `where`: "", or the place of the text, for the log. */
+static int parse_logged(const char *where, int index, const char *text, int64_t *value)
 {
     int status = parse(index, text, value);
     if (status < 0 && table[index].kind == TEXT)
         bmi__log(BMI_LOG_ERROR,
-                 "setting %s: bad value \"%.64s\"; valid: a text of at most %d bytes",
+                 "%ssetting %s: bad value \"%.64s\"; valid: a text of at most %d bytes", where,
                  table[index].name, text, TEXT_MOST);
     else if (status < 0)
-        bmi__log(BMI_LOG_ERROR, "setting %s: bad value \"%s\"; valid: %s%lld to %lld",
+        bmi__log(BMI_LOG_ERROR, "%ssetting %s: bad value \"%.64s\"; valid: %s%lld to %lld", where,
                  table[index].name, text,
                  table[index].kind == LEVEL    ? "off, error, warn, info, debug, trace, or "
                  : table[index].kind == SWITCH ? "off, on, or "
@@ -406,11 +428,16 @@ static int load_one(int index)
     int64_t value;
     if (text == NULL || *text == '\0')
         return 0;
+    if (index == SETTING_CONFIG_FILE && secure_getenv(name) == NULL) {
+        bmi__log(BMI_LOG_WARN, "%s is ignored: this process has more privileges than its caller",
+                 name);
+        return 0;
+    }
     if (index == SETTING_LOG && parse(index, text, &value) < 0)
         bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR); /* a user that sets it wants the error */
-    if (parse_logged(index, text, &value) < 0)
+    if (parse_logged("", index, text, &value) < 0)
         return -EINVAL;
-    atomic_store(&table[index].value, value);
+    assign(index, value, ENVIRONMENT);
     return 0;
 }
 
@@ -429,22 +456,32 @@ int bmi__settings_load(void)
  */
 enum how { CHECK, CHECK_LENT, SET, LEND };
 
-static void lend(int index, int64_t value)
+static bool is_lent(enum source source)
+{
+    return source == OPTIONS || source == CONFIG_FILE;
+}
+
+static void lend(int index, int64_t value, enum source source)
 {
     struct lease *lease = &leases[index];
-    if (!lease->out)
+    enum source former = atomic_load(&table[index].source);
+    if (!is_lent(former)) {
         lease->former = atomic_load(&table[index].value);
-    lease->out = true;
+        lease->source = former;
+    }
     lease->value = value;
+    assign(index, value, source);
 }
 
 void bmi__settings_return(void)
 {
     for (int i = 0; i < table_count(); i++) {
+        enum source source = atomic_load(&table[i].source);
         int64_t value = leases[i].value;
-        if (leases[i].out)
-            atomic_compare_exchange_strong(&table[i].value, &value, leases[i].former);
-        leases[i].out = false;
+        if (!is_lent(source) ||
+            !atomic_compare_exchange_strong(&table[i].source, &source, leases[i].source))
+            continue;
+        atomic_compare_exchange_strong(&table[i].value, &value, leases[i].former);
     }
 }
 
@@ -482,12 +519,12 @@ static int set_one(char *text, enum how how)
         return -EINVAL;
     }
     int64_t value;
-    if (parse_logged(index, equals + 1, &value) < 0)
+    if (parse_logged("", index, equals + 1, &value) < 0)
         return -EINVAL;
     if (how == LEND)
-        lend(index, value);
-    if (how == SET || how == LEND)
-        atomic_store(&table[index].value, value);
+        lend(index, value, OPTIONS);
+    if (how == SET)
+        assign(index, value, CALL);
     return 0;
 }
 
@@ -517,6 +554,61 @@ int bmi__settings_lend(const char *text)
     if (status == 0)
         status = set_all(text, CHECK_LENT);
     return status < 0 ? status : set_all(text, LEND);
+}
+
+/* Makes an assignment of the file at `path`. */
+static int file_assign(const char *path, const struct bmi__config_cursor *line)
+{
+    char where[320];
+    int64_t value;
+    int index = find(line->name, strlen(line->name));
+    snprintf(where, sizeof where, "%s:%u: ", path, line->line);
+    if (index < 0) {
+        char what[sizeof where + 80];
+        snprintf(what, sizeof what, "%s\"%.64s\"", where, line->name);
+        unknown_log(BMI_LOG_ERROR, what, line->name, strlen(line->name));
+        return -EINVAL;
+    }
+    if (index == SETTING_CONFIG_FILE) {
+        bmi__log(BMI_LOG_ERROR, "%sa configuration file cannot name another one", where);
+        return -EINVAL;
+    }
+    if (parse_logged(where, index, line->value, &value) < 0)
+        return -EINVAL;
+    enum source source = atomic_load(&table[index].source);
+    if (source == DEFAULT || source == CONFIG_FILE)
+        lend(index, value, CONFIG_FILE);
+    return 0;
+}
+
+static int file_assign_all(const char *path, char *text, size_t size)
+{
+    struct bmi__config_cursor cursor = {.at = text, .end = text + size};
+    int status;
+    while ((status = bmi__config_next(&cursor)) > 0)
+        if ((status = file_assign(path, &cursor)) < 0)
+            return status;
+    if (status < 0)
+        bmi__log(BMI_LOG_ERROR, "%s:%u: %s", path, cursor.line, cursor.reason);
+    return status;
+}
+
+int bmi__settings_file(void)
+{
+    int64_t kept = bmi__setting(SETTING_CONFIG_FILE);
+    const char *path = (const char *)(intptr_t)kept, *reason;
+    char *text;
+    size_t size;
+    if (kept == 0)
+        return 0;
+    int status = bmi__config_read(path, &text, &size, &reason);
+    if (status < 0) {
+        bmi__log(BMI_LOG_ERROR, "config_file %s: cannot be read: %s", path, reason);
+        return status;
+    }
+    status = file_assign_all(path, text, size);
+    free(text);
+    return status;
 }
 
 static void show(int index, char *text, size_t size)

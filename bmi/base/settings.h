@@ -3,8 +3,8 @@
  * settings.h - every setting of the library: the core's, and those that methods declare.
  *
  * A setting is an integer or a text with a name, bounds, and a help text; its variable is BMI_ and
- * the name in capitals. Values are atomic: any thread reads; the options and the environment (at
- * the first initialize) and BMI_set_info write.
+ * the name in capitals. Values are atomic: any thread reads; the options, the environment, and the
+ * configuration file (at the first initialize) and BMI_set_info write.
  */
 #ifndef BMI_SETTINGS_H
 #define BMI_SETTINGS_H
@@ -36,6 +36,7 @@ enum setting {
     SETTING_STATS,
     SETTING_REPORT,
     SETTING_LOG,
+    SETTING_CONFIG_FILE,
     SETTINGS /* of the core; methods declare theirs in bmi_method.settings */
 };
 
@@ -45,18 +46,26 @@ enum { PROGRESS_CALLER, PROGRESS_BACKGROUND };
 int64_t bmi__setting(enum setting setting);
 /* Sets one to a value that is within its bounds. */
 void bmi__setting_put(enum setting setting, int64_t value);
+/* The same by a call of the program, which overrides the configuration file. */
+void bmi__setting_give(enum setting setting, int64_t value);
 /* The place of a setting that a method declares; -1: there is none. */
 int bmi__setting_find(const char *name);
 
 /* Sets "name=value[,name=value...]", all or none, for the time from a BMI_initialize to the last
  * BMI_finalize. Options of the classic library's modules are ignored. -EINVAL: the log says why. */
 int bmi__settings_lend(const char *text);
-/* Restores the values before bmi__settings_lend, except for settings that were changed since. */
+/* Restores the values before bmi__settings_lend and bmi__settings_file, except for settings that
+ * were changed since. */
 void bmi__settings_return(void);
 
 /* Reads the environment. -EINVAL: a value is bad; the log names it and the valid ones. Warns of
  * variables that begin with BMI_ and are no settings. */
 int bmi__settings_load(void);
+
+/* Sets from the file that the setting config_file names, until bmi__settings_return, except for
+ * settings that the program, its options, or the environment has set. An errno: the log has the
+ * line and the cause, and the caller has to call bmi__settings_return. */
+int bmi__settings_file(void);
 
 /* Sets from "name=value", or several separated by commas. -EINVAL: unknown name or bad value,
  * logged with the list of valid ones; nothing is changed then. */
