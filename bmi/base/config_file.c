@@ -75,7 +75,7 @@ int bmi__config_read(const char *path, char **text, size_t *size, const char **r
 static void comment_cut(char *line)
 {
     for (char *c = line; *c != '\0'; c++)
-        if (*c == '#' && (c == line || strchr(" \t", c[-1]) != NULL)) {
+        if (*c == '#' && (c == line || strchr(" \t\r\v\f", c[-1]) != NULL)) {
             *c = '\0';
             return;
         }

@@ -177,6 +177,11 @@ int names_begin(struct bmi_sm *machine, void *data);
 int names_iterate(struct bmi_sm *machine, void *data);
 int names_collect(struct bmi_sm *machine, void *data);
 
+/* ---- notify.c ---- */
+
+/* Sends a state ("READY=1") to the service manager that started the program, if one did. */
+void manager_notify(const char *state);
+
 /* ---- store.c ---- */
 
 /* Opens and checks; blocks. */

@@ -149,6 +149,13 @@ static int network_open(const char *listen)
                           BMI_INIT_SERVER | BMI_AUTO_REF_COUNT | BMI_TCP_BIND_SPECIFIC);
 }
 
+static void ready_notify(const char *url)
+{
+    char state[BMI_MAX_ADDR_LEN + 64];
+    snprintf(state, sizeof state, "READY=1\nSTATUS=listens on %s", url);
+    manager_notify(state);
+}
+
 static int serve(struct server *server)
 {
     struct bmi_job_status statuses[BATCH];
@@ -195,7 +202,12 @@ int main(int argc, char **argv)
         BMI_get_info(0, BMI_GET_LISTEN_ADDR, url);
         printf("%s\n", url);
         /* Without its URL no client could find it. */
-        result = sfs_output_good(program) ? serve(&server) : -BMI_EIO;
+        result = sfs_output_good(program) ? 0 : -BMI_EIO;
+        if (result == 0) {
+            ready_notify(url);
+            result = serve(&server);
+            manager_notify("STOPPING=1");
+        }
         if (result < 0)
             fprintf(stderr, "bmi-stripefsd: %s\n", bmi_status_string(result));
     }
