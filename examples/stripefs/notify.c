@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * notify.c - notifies a service manager when the server is ready and when it stops, by the protocol
- * of sd_notify(3): a datagram to the Unix socket that $NOTIFY_SOCKET names, by a path or, after '@',
+ * of sd_notify(3): a datagram to the Unix socket that $NOTIFY_SOCKET names, by a path, or after '@'
  * in the abstract name space.
  */
 #include <errno.h>

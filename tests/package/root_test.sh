@@ -67,6 +67,12 @@ for program in bmi-info bmi-metrics bmi-ping bmi-bench bmi-keys bmi-rpc bmi-stri
   [ -s "$root/usr/share/bash-completion/completions/$program" ] || fail "$program has no completion"
 done
 
+for file in etc/bmi/bmi.conf etc/bmi/stripefsd.conf lib/systemd/system/bmi-stripefsd@.service lib/systemd/system/bmi-metrics.service; do
+  [ -s "$root/$file" ] || fail "no /$file"
+done
+"${inside[@]}" env BMI_LOG=error BMI_CONFIG_FILE=/etc/bmi/bmi.conf bmi-info --settings >"$work/log" 2>&1 ||
+  { cat "$work/log"; fail "the settings of /etc/bmi/bmi.conf"; }
+
 mkdir "$root/tmp/programs"
 sed -n '/^```c$/,/^```$/p' "$readme" | sed '/^```/d' >"$root/tmp/programs/hello.c"
 "${inside[@]}" sh -c 'cd /tmp/programs && set -e
