@@ -42,16 +42,12 @@ static const char *const levels[] = {"off", "error", "warn", "info", "debug", "t
 static const char *const poller_words[] = {"caller", "background", NULL};
 static const char *const policies[] = {"batch", "normal", "idle", NULL}; /* enum bmi_task_policy */
 
-/* Where a value comes from. The last two are lent: bmi__settings_return restores the former one. */
-enum source { DEFAULT, CALL, ENVIRONMENT, OPTIONS, CONFIG_FILE };
-
 static struct {
     const char *name;
     enum kind kind;
     int64_t preset, least, most;
     const char *help;
     _Atomic int64_t value;
-    _Atomic enum source source;
 } table[TABLE_MOST] = {
     [SETTING_IMMEDIATE] =
         {"immediate", SWITCH, 1, 0, 1,
@@ -124,6 +120,11 @@ static struct {
          0},
 };
 
+/* Where each value comes from. The last two are lent: bmi__settings_return restores the former one.
+ */
+enum source { DEFAULT, CALL, ENVIRONMENT, OPTIONS, CONFIG_FILE };
+static _Atomic enum source sources[TABLE_MOST];
+
 /* Values that are lent. start.c's lock. */
 static struct lease {
     int64_t value, former;
@@ -142,7 +143,7 @@ void bmi__setting_put(enum setting setting, int64_t value)
 
 static void assign(int index, int64_t value, enum source source)
 {
-    atomic_store(&table[index].source, source);
+    atomic_store(&sources[index], source);
     atomic_store(&table[index].value, value);
 }
 
@@ -464,7 +465,7 @@ static bool is_lent(enum source source)
 static void lend(int index, int64_t value, enum source source)
 {
     struct lease *lease = &leases[index];
-    enum source former = atomic_load(&table[index].source);
+    enum source former = atomic_load(&sources[index]);
     if (!is_lent(former)) {
         lease->former = atomic_load(&table[index].value);
         lease->source = former;
@@ -476,10 +477,10 @@ static void lend(int index, int64_t value, enum source source)
 void bmi__settings_return(void)
 {
     for (int i = 0; i < table_count(); i++) {
-        enum source source = atomic_load(&table[i].source);
+        enum source source = atomic_load(&sources[i]);
         int64_t value = leases[i].value;
         if (!is_lent(source) ||
-            !atomic_compare_exchange_strong(&table[i].source, &source, leases[i].source))
+            !atomic_compare_exchange_strong(&sources[i], &source, leases[i].source))
             continue;
         atomic_compare_exchange_strong(&table[i].value, &value, leases[i].former);
     }
@@ -575,7 +576,7 @@ static int file_assign(const char *path, const struct bmi__config_cursor *line)
     }
     if (parse_logged(where, index, line->value, &value) < 0)
         return -EINVAL;
-    enum source source = atomic_load(&table[index].source);
+    enum source source = atomic_load(&sources[index]);
     if (source == DEFAULT || source == CONFIG_FILE)
         lend(index, value, CONFIG_FILE);
     return 0;
