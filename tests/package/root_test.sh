@@ -8,27 +8,11 @@
 set -euo pipefail
 
 [ $# -eq 1 ] || { sed -n '4,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2; }
-[ "$(id -u)" -eq 0 ] || { echo "skipped: a fresh root needs root's privileges"; exit 77; }
-command -v debootstrap >/dev/null || { echo "skipped: debootstrap is not installed: scripts/deps --package"; exit 77; }
-packages=$(realpath "$1")
 readme=$(realpath "$(dirname "$0")/../../README.md")
-work=$(mktemp -d --tmpdir="$packages" root.XXXXXX)
-root=$work/root
+source "$(dirname "$0")/root_lib.sh"
 server=
-cleanup() {
-  [ -z "$server" ] || kill "$server" 2>/dev/null || true
-  rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; cleanup' EXIT
 
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
-inside=(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive chroot "$root")
-apt() {
-  "${inside[@]}" apt-get -q -y --no-install-recommends "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log"; fail "apt-get $*"; }
-}
 # All files but apt's and dpkg's own records, and the logs.
 files() {
   (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/lib/apt -o -path ./var/cache/apt \
@@ -37,27 +21,14 @@ files() {
 
 # ---- a fresh root -----------------------------------------------------------------------------------
 
-archives=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' 'Label: Debian' \
-  'Component: main')
-mirror=$(awk '$2 == "bookworm" { print $1; exit }' <<<"$archives")
-[ -n "$mirror" ] || { echo "skipped: apt of this machine knows no archive of bookworm"; exit 77; }
-debootstrap --variant=minbase bookworm "$root" "$mirror" >"$work/log" 2>&1 ||
-  { tail -n 20 "$work/log"; fail "debootstrap"; }
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # a package's service would run on this machine
-chmod +x "$root/usr/sbin/policy-rc.d"
-apt update
-apt install gcc libc6-dev pkg-config
+root_make gcc libc6-dev pkg-config
 echo "a fresh root: ok"
 
 # ---- install ----------------------------------------------------------------------------------------
 
 files >"$work/before"
-mkdir "$root/tmp/packages"
-cp "$packages"/*.deb "$root/tmp/packages"
 names=$(for deb in "$packages"/*.deb; do dpkg-deb -f "$deb" Package; done)
-(cd "$root" && ls tmp/packages/*.deb) | sed 's|^|/|' >"$work/debs"
-# shellcheck disable=SC2046
-apt install $(cat "$work/debs")
+packages_install
 echo "install: ok"
 
 # ---- programs ---------------------------------------------------------------------------------------
