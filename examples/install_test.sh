@@ -200,7 +200,7 @@ echo "pkg-config, static: ok"
 cat >CMakeLists.txt <<TXT
 cmake_minimum_required(VERSION 3.13)
 project(user C)
-find_package(bmi 0.1 REQUIRED)
+find_package(bmi 0.2 REQUIRED)
 foreach(program $programs)
     add_executable(\${program} \${program}.c)
     target_link_libraries(\${program} bmi::bmi)

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define BMI_VERSION_MAJOR 0
-#define BMI_VERSION_MINOR 1
+#define BMI_VERSION_MINOR 2
 #define BMI_VERSION_PATCH 0
 
 /* ---- types -------------------------------------------------------------------------------- */
@@ -563,7 +563,7 @@ bmi_msg_tag_t bmi_tag_take(BMI_addr_t addr);
  * Returns: 0; EINVAL: it is not taken. Owns: takes the tag. Threads: any. Blocks: no. */
 int bmi_tag_give(BMI_addr_t addr, bmi_msg_tag_t tag);
 
-/* The library's version. Returns: "0.1.0". Owns: static. Threads: any, at any time. Blocks: no. */
+/* The library's version. Returns: "0.2.0". Owns: static. Threads: any, at any time. Blocks: no. */
 const char *bmi_version(void);
 
 #ifdef BMI_CLASSIC_API

@@ -18,7 +18,7 @@ def mapped(path):
     """{symbol: version} of the map, and its faults."""
     text = re.sub(r"#.*", "", path.read_text())
     symbols, faults = {}, []
-    for version, body in re.findall(r"(\w+)\s*\{(.*?)\}", text, re.S):
+    for version, body in re.findall(r"([\w.]+)\s*\{(.*?)\}", text, re.S):
         names = re.search(r"global:(.*?)(?:local:|$)", body, re.S).group(1).split(";")
         names = [name.strip() for name in names if name.strip()]
         faults += [f"{path.name}: {name} is a pattern" for name in names if not re.fullmatch(r"\w+", name)]

@@ -10,6 +10,9 @@ Prose has an acting subject: no clause of the kind "who waits is told".
 
 docs/architecture.md names only files and functions that are there.
 
+The version is the same in CMakeLists.txt, bmi.h, and Debian's changelog, and CHANGELOG.md has a section for it. Debian's list
+of symbols knows each version of the symbol map.
+
 Includes: a file of the core includes no header of a layer above its own; a method includes the two headers of bmi/ that
 are for methods, its own folder, and what methods share. (layers_test.py checks the symbols of the object files.)
 
@@ -109,6 +112,23 @@ def check_named(source, names, bad):
             bad(document, f"no code names {word}")
 
 
+def check_versions(source, bad):
+    def find(name, pattern):
+        return re.findall(pattern, (source / name).read_text(), re.M)
+
+    version = find("CMakeLists.txt", r"^project\(bmi VERSION ([\d.]+)")[0]
+    for name, said in (("include/bmi.h", ".".join(find("include/bmi.h", r"^#define BMI_VERSION_[A-Z]+ (\d+)"))),
+                       ("packaging/debian/changelog", find("packaging/debian/changelog", r"^libbmi \((.*)-\d+\)")[0])):
+        if said != version:
+            bad(name, f"the version is {said}, in CMakeLists.txt {version}")
+    if f"## [{version}]" not in (source / "CHANGELOG.md").read_text():
+        bad("CHANGELOG.md", f"no section [{version}]")
+    symbols = "packaging/debian/libbmi0.symbols"
+    for node in find("cmake/libbmi.map", r"^([\w.]+) \{"):
+        if node not in find(symbols, r"^ \(symver\)(\S+) "):
+            bad(symbols, f"no line for {node} of cmake/libbmi.map")
+
+
 def allowances(path):
     """{(kind, name): number} of the file tidy_allowed.txt."""
     entries = [line.split() for line in path.read_text().split("\n") if line and line[0] != "#"]
@@ -157,6 +177,7 @@ def main():
         if count:
             have[folder] = have.get(folder, 0) + count
     check_named(source, tracked(source), bad)
+    check_versions(source, bad)
     if (source / "CHANGELOG.md").stat().st_size > CHANGELOG_BYTES:
         bad("CHANGELOG.md", f"more than {CHANGELOG_BYTES} bytes")
     if len(sys.argv) > 2:
