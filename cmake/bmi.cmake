@@ -44,6 +44,9 @@ function(bmi_library)
     set_target_properties(bmi_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(bmi_objects PRIVATE "${PROJECT_SOURCE_DIR}")
     target_compile_options(bmi_objects PRIVATE -fno-semantic-interposition)
+    if(BMI_QUICK_BUILD AND NOT BMI_SANITIZE)
+        target_compile_options(bmi_objects PRIVATE -g) # with types, for unit.abi
+    endif()
     # initial-exec: glibc's dlopen has room for the few bytes of thread-local storage, and they cost no
     # call. musl's dlopen refuses a library that is built so.
     check_symbol_exists(__GLIBC__ features.h BMI_GLIBC)
