@@ -15,6 +15,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
 #include "bmi/base/log.h"
+#include "bmi/base/probe.h"
 #include "bmi/connection/handshake.h"
 #include "bmi/connection/peer_end.h"
 #include "bmi/connection/stranger.h"
@@ -66,6 +67,7 @@ int bmi_method_link_accepted(struct bmi_link *link)
     link_own(link, peer);
     atomic_store(&peer->state, PEER_HANDSHAKE);
     bmi__attention_locked(peer);
+    BMI_PROBE(2, link_up, peer, link->host);
     peer_unlock(peer);
     return 0;
 }

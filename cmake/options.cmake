@@ -7,6 +7,7 @@
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
+include(CheckIncludeFile)
 
 set(BMI_PACKAGES "")
 
@@ -61,6 +62,20 @@ if(BMI_WITH_MPI AND NOT MPI_C_FOUND)
     message(FATAL_ERROR "BMI_WITH_MPI is on, but no MPI compiler was found")
 endif()
 list(APPEND BMI_PACKAGES MPI)
+
+if(NOT BMI_SDT_H) # it may have been installed since the last time
+    unset(BMI_SDT_H CACHE)
+endif()
+check_include_file(sys/sdt.h BMI_SDT_H)
+set(found OFF)
+if(BMI_SDT_H)
+    set(found ON)
+endif()
+bmi__auto(BMI_WITH_PROBES "static probes, for bpftrace and perf" "${found}")
+if(BMI_WITH_PROBES AND NOT BMI_SDT_H)
+    message(FATAL_ERROR "BMI_WITH_PROBES is on, but sys/sdt.h was not found")
+endif()
+list(APPEND BMI_PACKAGES PROBES)
 
 set(tests OFF) # of a project that has this one as a subfolder
 if(PROJECT_IS_TOP_LEVEL)

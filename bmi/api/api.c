@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/handshake.h"
@@ -220,6 +221,7 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
     if (status < 0)
         return bmi__error(status);
     if (sent_now_locked(peer, post)) {
+        BMI_PROBE(4, sent_now, peer, post->address, post->tag, post->total);
         peer_unlock(peer);
         bmi__context_immediate(context);
         return 1;
@@ -230,11 +232,14 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
         return -BMI_ENOMEM;
     }
     op_fill(op, post, context);
+    BMI_PROBE(6, post, op, peer, post->address, op->kind, op->tag, op->total);
     status = start_locked(peer, op, post->address);
     struct bmi_link *link = flush_wanted_locked(peer, post->kind);
     peer_unlock(peer);
-    if (status < 0)
+    if (status < 0) {
+        BMI_PROBE(6, complete, op, peer, op->kind, op->tag, status, op->actual);
         bmi__op_give(op);
+    }
     flush_and_drop(link);
     return status < 0 ? bmi__error(status) : outcome(op, post, id);
 }

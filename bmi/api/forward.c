@@ -100,7 +100,7 @@ static void forward_release(struct forwarding *forwarding)
 {
     struct forward *forward = (struct forward *)forwarding;
     if (forward->call != NULL)
-        bmi__call_refused(forward->call);
+        bmi__call_refused(forward->call, BMI__CANCELLED);
     bmi_message_free(forward->reply);
     free(forward);
 }

@@ -30,7 +30,7 @@ int bmi_rpc_call(bmi_op_id_t *id, BMI_addr_t server, const char *service,
                         .context = context_id};
     status = bmi__post(&post, id);
     if (status < 0)
-        bmi__call_refused(call);
+        bmi__call_refused(call, status);
     return status;
 }
 

@@ -11,6 +11,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/error.h"
 #include "bmi/base/log.h"
+#include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/handshake.h"
@@ -295,7 +296,9 @@ void bmi_method_link_down(struct bmi_link *link, int status)
             bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
         mine = link == peer->link;
         if (mine) {
-            down_log_locked(peer, peer->cause != 0 ? peer->cause : status);
+            int cause = peer->cause != 0 ? peer->cause : status;
+            BMI_PROBE(3, disconnect, peer, cause, peer->op_count);
+            down_log_locked(peer, cause);
             bmi__memories_release_locked(peer);
             peer->link = NULL;
             link_own(link, NULL);

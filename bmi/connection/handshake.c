@@ -12,6 +12,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
 #include "bmi/base/log.h"
+#include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/failure.h"
@@ -116,6 +117,7 @@ int bmi__dial_locked(struct peer *peer)
                      status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
             continue;
         }
+        BMI_PROBE(2, connect, peer, alternative->url);
         bmi_link_ref(peer->link);
         bmi__options_give_locked(address, peer->link);
         peer->since_ns =
@@ -185,6 +187,7 @@ int bmi__handshake_up(struct bmi_link *link)
     struct peer *peer = link_owner(link);
     if (peer != NULL) {
         peer_lock(peer);
+        BMI_PROBE(2, link_up, peer, link->host);
         if (peer->link == link && peer->state == PEER_DIALLING) {
             link_secret(peer->secret, nonce, link);
             link_name(name, peer->secret);
@@ -223,6 +226,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     bmi__address_host_locked(peer);
     atomic_store(&peer->state, PEER_UP);
     bmi__attention_locked(peer);
+    BMI_PROBE(2, handshake, peer, peer->link->host);
     bmi__log(BMI_LOG_INFO, "%s is up", bmi__peer_name(peer));
     bmi__announce_waiting_locked(peer);
     bmi__pending_pump_locked(peer);

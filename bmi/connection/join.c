@@ -5,6 +5,7 @@
  */
 #include "bmi/connection/join.h"
 
+#include "bmi/base/probe.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/handshake.h"
 #include "bmi/connection/peer_end.h"
@@ -85,6 +86,7 @@ void bmi__link_forget_locked(struct peer *peer)
     peer->link = NULL;
     if (link == NULL)
         return;
+    BMI_PROBE(3, disconnect, peer, (int)peer->cause, peer->op_count);
     link_own(link, NULL);
     link->method->close(link, false);
     bmi_link_unref(link);

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 
+#include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/protocol/rendezvous.h"
@@ -476,6 +477,7 @@ void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes,
     uint32_t flag = which == WIRE_EAGER_CREDIT ? PEER_WANTS_EAGER : PEER_WANTS_UNEXPECTED;
     struct wire_header header = {.type = WIRE_WANT, .flags = which, .source = bytes};
     peer->counters.credit_waits++;
+    BMI_PROBE(3, credit_wait, peer, which, bytes);
     if (queue != NULL && !queue->asked) {
         queue->asked = true;
         header.tag = queue->tag;

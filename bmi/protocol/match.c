@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/probe.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/protocol/frames.h"
@@ -184,6 +185,7 @@ static void take_unmatched(struct peer *peer, struct tag_queue *queue, struct op
     struct unmatched *message = queue->unmatched_first;
     while (message->claimed_by != NULL)
         message = message->next;
+    BMI_PROBE(3, match, op, op->tag, message->size);
     if (message->sender != 0) {
         struct bmi_region regions[WIRE_REGIONS_MAX];
         uint32_t count = message->region_count;
@@ -311,6 +313,7 @@ static void eager_to_receive(struct peer *peer, struct op *op, uint64_t length, 
                              struct bmi_sink *sink)
 {
     bool fits = (bmi_size_t)length <= op->total && !(op->flags & OP_TOMBSTONE);
+    BMI_PROBE(3, match, op, op->tag, (bmi_size_t)length);
     bmi__credit_return_locked(peer, false, length);
     large_learn(peer, (bmi_size_t)length, true);
     op->expected = (bmi_size_t)length;
@@ -375,6 +378,7 @@ static void rts_to_receive(struct peer *peer, struct op *op, const struct wire_h
                            const struct bmi_region *regions, uint32_t count)
 {
     bmi_size_t size = (bmi_size_t)header->target;
+    BMI_PROBE(3, match, op, op->tag, size);
     bmi__credit_return_locked(peer, false, 0);
     large_learn(peer, size, true);
     if (size <= op->total && !(op->flags & OP_TOMBSTONE)) {

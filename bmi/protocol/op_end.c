@@ -6,6 +6,7 @@
 #include "bmi/protocol/op_end.h"
 
 #include "bmi/base/error.h"
+#include "bmi/base/probe.h"
 #include "bmi/protocol/match.h"
 #include "bmi/protocol/rendezvous.h"
 #include "bmi/protocol/send.h"
@@ -81,6 +82,7 @@ void bmi__op_complete_locked(struct op *op, int error, bmi_size_t actual)
         bmi__op_give(op);
         return;
     }
+    BMI_PROBE(6, complete, op, peer, op->kind, op->tag, error, op->actual);
     struct context *context = atomic_load_explicit(&op->context, memory_order_relaxed);
     if (context->direct != NULL)
         context->direct(peer, op);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/cancel.h"
@@ -575,6 +576,7 @@ static int announced_take(struct peer *peer, const struct wire_header *header, s
                (header->source > (uint64_t)op->total && !is_word_alone(header))) {
         return -EPROTO;
     }
+    BMI_PROBE(3, match, op, op->tag, (bmi_size_t)header->source);
     bmi__receive_unqueue_locked(queue, op);
     if (op->flags & OP_TOMBSTONE) {
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);

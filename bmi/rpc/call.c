@@ -23,6 +23,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
 #include "bmi/base/error.h"
+#include "bmi/base/probe.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/protocol/op_end.h"
 #include "bmi/state/liveness.h"
@@ -143,8 +144,10 @@ void bmi__call_free(struct exchange *exchange)
     call_release(call_of(exchange));
 }
 
-void bmi__call_refused(struct call *call)
+void bmi__call_refused(struct call *call, int status)
 {
+    (void)status;
+    BMI_PROBE(2, call_end, call, status);
     call_release(call);
 }
 
@@ -198,6 +201,7 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
         return -BMI_ENOMEM;
     }
     head_write(call, service);
+    BMI_PROBE(2, call_begin, call, service);
     *result = call;
     return 0;
 }
@@ -368,6 +372,7 @@ static void report_locked(struct call *call, struct op *op)
     bmi_size_t size =
         call->error == 0 ? (bmi_size_t)(call->reply_head.stream + call->reply_head.body) : 0;
     call->reported = true;
+    BMI_PROBE(2, call_end, call, call->error);
     op->buffer = NULL;
     if (call->due_ns != 0)
         bmi_method_timer_clear(&call->deadline);

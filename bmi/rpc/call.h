@@ -12,8 +12,8 @@ struct call;
 /* Makes a call of these arguments, closes the request, and takes it. Returns 0 or a BMI error. */
 int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unpack unpack,
                    void *argument, const struct bmi_rpc_options *options, struct call **call);
-/* Frees a call that was refused. */
-void bmi__call_refused(struct call *call);
+/* Frees a call whose post was refused with that status. */
+void bmi__call_refused(struct call *call, int status);
 
 /* struct bmi__upcalls: the server has withdrawn messages of the reply. */
 void bmi__reply_withdrawn_locked(struct peer *peer, int32_t number, uint8_t flags);

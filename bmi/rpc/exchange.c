@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "bmi/base/probe.h"
 #include "bmi/connection/join.h"
 #include "bmi/connection/peer_end.h"
 #include "bmi/progress/progress.h"
@@ -192,6 +193,7 @@ static void part_start_locked(struct peer *peer, struct exchange *exchange, stru
     op->user_ptr = exchange;
     part->op = op;
     exchange->outstanding++;
+    BMI_PROBE(6, post, op, peer, op->actual /* 0 */, op->kind, op->tag, op->total);
     bmi__op_begin_locked(peer, op);
     if (peer->link != NULL && peer->state == PEER_UP)
         bmi__progress_dirty(peer->link);

@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
@@ -127,6 +128,7 @@ bool bmi__request_arrived_locked(struct peer *peer, int32_t number, void *buffer
         request->bytes = buffer;
         request->head = head;
         request->head_length = length;
+        BMI_PROBE(2, serve_begin, request, request->head.name);
         bmi__exchange_soon(&request->exchange);
         return true;
     }
@@ -697,6 +699,7 @@ static void request_over(struct bmi_rpc_request *request)
 {
     struct service *service = request->service;
     bmi_error_code_t status = bmi__error(request->status);
+    BMI_PROBE(2, serve_end, request, request->status);
     if (service != NULL && status == -BMI_ECANCEL)
         atomic_fetch_add(&service->cancelled, 1);
     else if (service != NULL && status < 0)
