@@ -107,7 +107,9 @@ int tls_cause_locked(struct tls_link *tls)
         if (!tls->making)
             return error; /* an end as any other connection's */
         snprintf(text, sizeof(text), "it closed the connection within the handshake%s",
-                 tls->read_any ? "" : "; is it a TLS server?");
+                 tls->read_any             ? ""
+                 : tls->role == TLS_CLIENT ? "; is it a TLS server?"
+                                           : "; is it a TLS client?");
     } else {
         int reason = ERR_GET_REASON(ERR_peek_error());
         error = reason >= ALERTS ? alert_cause(tls, reason - ALERTS, text, sizeof(text))
