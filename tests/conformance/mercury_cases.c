@@ -439,6 +439,8 @@ static void own_address(struct rank *rank)
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         char method[100], listen[200], url[200];
         int port = 0;
+        if (strcmp(rank->method->scheme, "tls") == 0 && strcmp(hosts[i], "0.0.0.0") == 0)
+            continue; /* no certificate names it */
         snprintf(method, sizeof method, "bmi_%s", rank->method->scheme);
         snprintf(listen, sizeof listen, "%s://%s", rank->method->scheme, hosts[i]);
         NEED_STATUS(rank, BMI_initialize(method, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC),
