@@ -54,6 +54,7 @@ bmi_package(SSL libssl>=3.0 HELP "the tls method, on OpenSSL")
 bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
 bmi_package(LMDB lmdb HELP "key/values of trove-stub's dir backend, in LMDB")
 bmi_package(URING liburing HELP "asynchronous file I/O, and an engine of the tcp method, by io_uring")
+bmi_package(MICROHTTPD libmicrohttpd>=0.9.71 HELP "bmi-metrics, by libmicrohttpd")
 bmi_package(CUNIT cunit HELP "unit tests, with CUnit")
 
 find_package(MPI QUIET COMPONENTS C)

@@ -232,16 +232,17 @@ int main(int argc, char **argv)
     const char *address = parse_options(argc, argv, &collector), *reason;
     sigset_t waiting = signals_set();
     char bound[256];
-    int listener = http_listen(address, bound, sizeof bound, &reason);
+    struct http_server *server =
+        http_listen(address, page_make, &collector, bound, sizeof bound, &reason);
 
-    if (listener < 0) {
+    if (server == NULL) {
         line_print(stderr, "bmi-metrics: cannot listen at %s: %s", address, reason);
         return 1;
     }
     printf("http://%s/metrics\n", bound);
     if (output_end(0) != 0)
         return 1;
-    if (http_serve(listener, page_make, &collector, &waiting, &ending) < 0) {
+    if (http_serve(server, &waiting, &ending) < 0) {
         fprintf(stderr, "bmi-metrics: cannot wait for clients: %s\n", strerror(errno));
         return 1;
     }

@@ -2,21 +2,21 @@
  *
  * http.c - see http.h.
  *
- * One thread waits for all connections. A connection has one request, one answer, and an end; each
- * of these phases has a deadline that no byte of the client moves. The page is made when a request
- * is complete, and serves all requests that are complete then. While it is still being sent it also
- * serves those of the next seconds, so that clients that do not read cannot make it pile up.
+ * libmicrohttpd accepts connections, parses requests, and sends answers, in this program's thread.
+ * Its own time-out is for silent clients only. Here each connection has a deadline for its request,
+ * then one for its answer, which no byte of the client moves: a client that is late is ended by
+ * shutdown(2), upon which libmicrohttpd closes the connection.
  */
 #include "http.h"
 
 #include <errno.h>
+#include <microhttpd.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,40 +24,32 @@
 enum {
     CLIENTS = 32,
     BACKLOG = 128,
-    REQUEST_MOST = 8192,
-    HEAD_MOST = 512,
+    MEMORY_MOST = 16384, /* for the heads of a request and of its answer */
     REQUEST_MS = 5000,
     ANSWER_MS = 10000,
-    END_MS = 1000,
     REUSE_MS = 5000,
     PAUSE_MS = 1000
 };
 
-struct page {
-    char *text;
-    size_t size;
-    int64_t made_ms;
-    int users;
-};
-
-enum phase { FREE, REQUEST, COMPLETE, ANSWER, END };
-
 struct client {
-    enum phase phase;
-    int fd;
-    int64_t deadline_ms; /* of the phase */
-    bool openmetrics;
-    char request[REQUEST_MOST + 1], head[HEAD_MOST];
-    size_t got, head_size, sent; /* sent: of head and page */
-    struct page *page;           /* or NULL */
+    int fd;                    /* -1: a free place */
+    int64_t deadline_ms;       /* INT64_MAX: ended, not yet closed */
+    struct MHD_Response *page; /* NULL until the request is complete */
 };
 
-struct server {
-    int listener;
+struct page {
+    struct MHD_Response *response; /* or NULL */
+    int64_t made_ms;
+};
+
+struct http_server {
+    struct MHD_Daemon *daemon;
     http_make *make;
     void *argument;
-    int64_t paused_until_ms; /* no descriptor was free for a new connection */
-    struct page *pages[2];   /* by `openmetrics`; NULL: none */
+    int64_t run_ms;       /* when the last MHD_run began */
+    bool is_ready;        /* that run had something to do */
+    bool is_changed;      /* in that run a connection began or ended */
+    struct page pages[2]; /* the latest ones, by `openmetrics` */
     struct client clients[CLIENTS];
 };
 
@@ -69,232 +61,66 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* ---- pages ----------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
-static void page_drop(struct page *page)
+static void client_end(struct client *client)
 {
-    if (page == NULL || --page->users > 0)
-        return;
-    free(page->text);
-    free(page);
+    shutdown(client->fd, SHUT_RDWR);
+    client->deadline_ms = INT64_MAX;
 }
 
-/* Returns a page for one more user, or NULL. The server is itself a user of its latest pages. */
-static struct page *page_take(struct server *server, bool openmetrics, int64_t since_ms)
+/* Returns a place for a new connection. libmicrohttpd accepts none while it has CLIENTS: with the
+ * last place taken, the oldest client without a complete request is ended, or else the oldest. */
+static struct client *place_take(struct http_server *server)
 {
-    struct page **latest = &server->pages[openmetrics];
-
-    if (*latest != NULL && (*latest)->made_ms < since_ms &&
-        ((*latest)->users == 1 || (*latest)->made_ms + REUSE_MS < since_ms)) {
-        page_drop(*latest);
-        *latest = NULL;
-    }
-    if (*latest == NULL) {
-        struct page *page = calloc(1, sizeof *page);
-
-        if (page != NULL)
-            page->text = server->make(server->argument, openmetrics, &page->size);
-        if (page == NULL || page->text == NULL) {
-            free(page);
-            return NULL;
-        }
-        page->made_ms = now_ms();
-        page->users = 1;
-        *latest = page;
-    }
-    (*latest)->users++;
-    return *latest;
-}
-
-/* ---- a client -------------------------------------------------------------------------------- */
-
-static void phase_set(struct client *client, enum phase phase, int ms)
-{
-    client->phase = phase;
-    client->deadline_ms = now_ms() + ms;
-}
-
-static void client_free(struct client *client)
-{
-    close(client->fd);
-    page_drop(client->page);
-    client->page = NULL;
-    client->fd = -1;
-    client->phase = FREE;
-}
-
-static void answer(struct client *client, const char *status, const char *type, const char *body)
-{
-    size_t size = client->page != NULL ? client->page->size : strlen(body);
-    int length =
-        snprintf(client->head, sizeof client->head,
-                 "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s"
-                 "Connection: close\r\n\r\n%s",
-                 status, type, size, strncmp(status, "405", 3) == 0 ? "Allow: GET\r\n" : "", body);
-
-    client->head_size = (size_t)length;
-    client->sent = 0;
-    phase_set(client, ANSWER, ANSWER_MS);
-}
-
-static void answer_error(struct client *client, const char *status)
-{
-    answer(client, status, "text/plain; charset=utf-8", "the page is /metrics\n");
-}
-
-static void answer_page(struct server *server, struct client *client, int64_t since_ms)
-{
-    client->page = page_take(server, client->openmetrics, since_ms);
-    if (client->page == NULL)
-        answer_error(client, "500 Internal Server Error");
-    else if (client->openmetrics)
-        answer(client, "200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", "");
-    else
-        answer(client, "200 OK", "text/plain; version=0.0.4; charset=utf-8", "");
-}
-
-/* Whether a client accepts OpenMetrics. */
-static bool accepts_openmetrics(const char *request)
-{
-    const char *line = request;
-
-    while ((line = strchr(line, '\n')) != NULL) {
-        line++;
-        size_t length = strcspn(line, "\r\n");
-        if (strncasecmp(line, "accept:", 7) == 0 &&
-            memmem(line, length, "application/openmetrics-text", 28) != NULL)
-            return true;
-    }
-    return false;
-}
-
-/* All of the request's head is there. */
-static void request_parse(struct client *client)
-{
-    const char *request = client->request;
-    const char *target = request + 4;
-    size_t length = strcspn(request, "\r\n");
-    const char *protocol = memmem(request, length, " HTTP/1.", 8);
-
-    if (protocol == NULL || strlen(request) != client->got)
-        answer_error(client, "400 Bad Request");
-    else if (strncmp(request, "GET ", 4) != 0)
-        answer_error(client, "405 Method Not Allowed");
-    else if (strncmp(target, "/metrics", 8) != 0 || strchr("? ", target[8]) == NULL)
-        answer_error(client, "404 Not Found");
-    else {
-        client->openmetrics = accepts_openmetrics(request);
-        client->phase = COMPLETE;
-    }
-}
-
-static void request_read(struct client *client)
-{
-    ssize_t got = recv(client->fd, client->request + client->got, REQUEST_MOST - client->got, 0);
-
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (got <= 0) {
-        client_free(client);
-        return;
-    }
-    client->got += (size_t)got;
-    client->request[client->got] = '\0';
-    if (memmem(client->request, client->got, "\r\n\r\n", 4) != NULL ||
-        memmem(client->request, client->got, "\n\n", 2) != NULL)
-        request_parse(client);
-    else if (client->got == REQUEST_MOST)
-        answer_error(client, "431 Request Header Fields Too Large");
-}
-
-static void answer_send(struct client *client)
-{
-    size_t page_size = client->page != NULL ? client->page->size : 0;
-    size_t size = client->head_size + page_size;
-
-    while (client->sent < size) {
-        bool head = client->sent < client->head_size;
-        const char *from = head ? client->head + client->sent
-                                : client->page->text + (client->sent - client->head_size);
-        size_t left = head ? client->head_size - client->sent : size - client->sent;
-        int more = head && page_size > 0 ? MSG_MORE : 0;
-        ssize_t sent = send(client->fd, from, left, MSG_NOSIGNAL | more);
-
-        if (sent < 0 && (errno == EAGAIN || errno == EINTR))
-            return;
-        if (sent < 0) {
-            client_free(client);
-            return;
-        }
-        client->sent += (size_t)sent;
-    }
-    page_drop(client->page);
-    client->page = NULL;
-    shutdown(client->fd, SHUT_WR);
-    phase_set(client, END, END_MS);
-}
-
-/* Reads until the client closes: to close before it has sent all would destroy the answer. */
-static void end_read(struct client *client)
-{
-    ssize_t got = recv(client->fd, client->request, REQUEST_MOST, 0);
-
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-        client_free(client);
-}
-
-/* ---- all clients ----------------------------------------------------------------------------- */
-
-/* A free place; or that of the oldest client without a complete request, else of the oldest. */
-static struct client *place_find(struct server *server)
-{
-    struct client *oldest = NULL;
+    struct client *place = NULL, *oldest = NULL;
+    int free_places = 0;
 
     for (int i = 0; i < CLIENTS; i++) {
         struct client *client = &server->clients[i];
 
-        if (client->phase == FREE)
-            return client;
-        if (oldest == NULL || (client->phase == REQUEST) > (oldest->phase == REQUEST) ||
-            ((client->phase == REQUEST) == (oldest->phase == REQUEST) &&
-             client->deadline_ms < oldest->deadline_ms))
+        if (client->fd < 0) {
+            place = client;
+            free_places++;
+        } else if (oldest == NULL || (client->page == NULL) > (oldest->page == NULL) ||
+                   ((client->page == NULL) == (oldest->page == NULL) &&
+                    client->deadline_ms < oldest->deadline_ms))
             oldest = client;
     }
-    client_free(oldest);
-    return oldest;
+    if (free_places == 1)
+        client_end(oldest);
+    return place;
 }
 
-static void client_accept(struct server *server)
+/* libmicrohttpd has accepted a connection, or is about to close it. */
+static void connection_notify(void *argument, struct MHD_Connection *connection, void **context,
+                              enum MHD_ConnectionNotificationCode code)
 {
-    int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct http_server *server = argument;
 
-    if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
-        return;
-    if (fd < 0) { /* the connection stays in the queue, and the listener would stay readable */
-        server->paused_until_ms = now_ms() + PAUSE_MS;
-        return;
-    }
-    struct client *client = place_find(server);
-    client->fd = fd;
-    client->got = 0;
-    phase_set(client, REQUEST, REQUEST_MS);
+    server->is_changed = true;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        struct client *client = *context = place_take(server);
+
+        client->fd =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        client->deadline_ms = now_ms() + REQUEST_MS;
+    } else
+        *(struct client *)*context = (struct client){.fd = -1};
 }
 
-/* Fills the descriptors to wait for. Returns how long, in ms; -1: for ever. */
-static int clients_poll(const struct server *server, struct pollfd polled[CLIENTS + 1])
+/* Ends clients that were late before the last MHD_run: it has read all that they had sent by then,
+ * and may have taken seconds for a page. Returns the time to the next deadline; -1: none. */
+static int deadlines_check(struct http_server *server)
 {
     int64_t now = now_ms(), next = INT64_MAX;
-    bool paused = server->paused_until_ms > now;
 
-    polled[CLIENTS] = (struct pollfd){.fd = paused ? -1 : server->listener, .events = POLLIN};
-    if (paused)
-        next = server->paused_until_ms;
     for (int i = 0; i < CLIENTS; i++) {
-        const struct client *client = &server->clients[i];
-        short events = client->phase == ANSWER ? POLLOUT : POLLIN;
+        struct client *client = &server->clients[i];
 
-        polled[i] = (struct pollfd){.fd = client->fd, .events = events};
-        if (client->phase != FREE && client->deadline_ms < next)
+        if (client->fd >= 0 && client->deadline_ms <= server->run_ms)
+            client_end(client);
+        else if (client->fd >= 0 && client->deadline_ms < next)
             next = client->deadline_ms;
     }
     if (next == INT64_MAX)
@@ -302,80 +128,130 @@ static int clients_poll(const struct server *server, struct pollfd polled[CLIENT
     return next > now ? (int)(next - now) : 0;
 }
 
-static void client_serve(struct client *client, short events)
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static struct MHD_Response *response_make(size_t size, char *text, enum MHD_ResponseMemoryMode mode,
+                                          const char *type)
 {
-    if (client->phase == FREE)
-        return;
-    if (events == 0) {
-        if (client->deadline_ms <= now_ms())
-            client_free(client);
-        return;
+    struct MHD_Response *response = MHD_create_response_from_buffer(size, text, mode);
+
+    if (response != NULL) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     }
-    if (client->phase == REQUEST)
-        request_read(client);
-    else if (client->phase == ANSWER)
-        answer_send(client);
-    else
-        end_read(client);
+    return response;
 }
 
-int http_serve(int listener, http_make *make, void *argument, const sigset_t *waiting,
+/* Returns the page, or NULL. While it is being sent, it serves the requests of the next seconds as
+ * well: they may come together, or from clients that do not read, whose pages would pile up. */
+static struct MHD_Response *page_get(struct http_server *server, bool openmetrics)
+{
+    static const char *const types[] = {
+        "text/plain; version=0.0.4; charset=utf-8",
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"};
+    struct page *page = &server->pages[openmetrics];
+    bool is_used = false;
+    size_t size;
+
+    for (int i = 0; i < CLIENTS; i++)
+        is_used |= page->response != NULL && server->clients[i].page == page->response;
+    if (is_used && page->made_ms + REUSE_MS > now_ms())
+        return page->response;
+    if (page->response != NULL)
+        MHD_destroy_response(page->response);
+    char *text = server->make(server->argument, openmetrics, &size);
+    page->made_ms = now_ms();
+    page->response = NULL;
+    if (text != NULL)
+        page->response = response_make(size, text, MHD_RESPMEM_MUST_FREE, types[openmetrics]);
+    if (page->response == NULL)
+        free(text);
+    return page->response;
+}
+
+static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned status)
+{
+    static char text[] = "the page is /metrics\n";
+    struct MHD_Response *response =
+        response_make(sizeof text - 1, text, MHD_RESPMEM_PERSISTENT, "text/plain; charset=utf-8");
+
+    if (response == NULL)
+        return MHD_NO;
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, MHD_HTTP_METHOD_GET);
+    enum MHD_Result result = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+/* Answers a request whose head is complete; a body is not read. */
+static enum MHD_Result request_answer(void *argument, struct MHD_Connection *connection,
+                                      const char *path, const char *method, const char *version,
+                                      const char *body, size_t *body_size, void **context)
+{
+    (void)version, (void)body, (void)body_size, (void)context;
+    struct client *client =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    const char *accepts = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Accept");
+
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0)
+        return answer_error(connection, MHD_HTTP_METHOD_NOT_ALLOWED);
+    if (strcmp(path, "/metrics") != 0)
+        return answer_error(connection, MHD_HTTP_NOT_FOUND);
+    client->page = page_get(argument, accepts != NULL &&
+                                          strstr(accepts, "application/openmetrics-text") != NULL);
+    client->deadline_ms = now_ms() + ANSWER_MS;
+    if (client->page == NULL)
+        return answer_error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR);
+    return MHD_queue_response(connection, MHD_HTTP_OK, client->page);
+}
+
+/* ---- serving --------------------------------------------------------------------------------- */
+
+static int clients_wait(struct http_server *server, const sigset_t *waiting)
+{
+    MHD_UNSIGNED_LONG_LONG rest_ms;
+    int epoll_fd = MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    struct pollfd polled = {.fd = epoll_fd, .events = POLLIN};
+    int wait_ms = deadlines_check(server);
+
+    if (server->is_changed || MHD_get_timeout(server->daemon, &rest_ms) == MHD_YES)
+        wait_ms = 0; /* work is left; or the listener, left out at a limit, is to be polled again */
+    else if (wait_ms < 0 && server->is_ready) {
+        wait_ms = PAUSE_MS; /* there is no descriptor for a connection that waits */
+        polled.fd = -1;
+    }
+    struct timespec wait = {.tv_sec = wait_ms / 1000, .tv_nsec = wait_ms % 1000 * 1000000L};
+    return ppoll(&polled, 1, wait_ms < 0 ? NULL : &wait, waiting);
+}
+
+int http_serve(struct http_server *server, const sigset_t *waiting,
                const volatile sig_atomic_t *ending)
 {
-    static struct server server;
-    struct pollfd polled[CLIENTS + 1];
-    int ready = 0;
+    int error = 0;
 
-    server = (struct server){.listener = listener, .make = make, .argument = argument};
-    for (int i = 0; i < CLIENTS; i++)
-        server.clients[i].fd = -1;
-    while (!*ending) {
-        int wait_ms = clients_poll(&server, polled);
-        struct timespec wait = {.tv_sec = wait_ms / 1000, .tv_nsec = wait_ms % 1000 * 1000000L};
+    while (!*ending && error == 0) {
+        int ready = clients_wait(server, waiting);
 
-        ready = ppoll(polled, CLIENTS + 1, wait_ms < 0 ? NULL : &wait, waiting);
-        if (ready < 0 && errno == EINTR)
+        if (ready < 0) {
+            error = errno == EINTR ? 0 : errno;
             continue;
-        if (ready < 0)
-            break;
-        for (int i = 0; i < CLIENTS; i++)
-            client_serve(&server.clients[i], polled[i].revents);
-        int64_t since_ms = now_ms();
-        for (int i = 0; i < CLIENTS; i++) {
-            if (server.clients[i].phase == COMPLETE)
-                answer_page(&server, &server.clients[i], since_ms);
         }
-        if (polled[CLIENTS].revents != 0)
-            client_accept(&server);
+        server->run_ms = now_ms();
+        server->is_ready = ready > 0;
+        server->is_changed = false;
+        MHD_run(server->daemon);
     }
-    for (int i = 0; i < CLIENTS; i++) {
-        if (server.clients[i].phase != FREE)
-            client_free(&server.clients[i]);
+    MHD_stop_daemon(server->daemon);
+    for (int i = 0; i < 2; i++) {
+        if (server->pages[i].response != NULL)
+            MHD_destroy_response(server->pages[i].response);
     }
-    page_drop(server.pages[0]);
-    page_drop(server.pages[1]);
-    close(listener);
-    return ready < 0 && !*ending ? -1 : 0;
+    errno = error;
+    return error != 0 ? -1 : 0;
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */
-
-/* Returns the socket, or -1 with errno set. */
-static int socket_listen(const struct addrinfo *at)
-{
-    int on = 1;
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
 
 static void address_write(int fd, char *bound, size_t size)
 {
@@ -389,7 +265,8 @@ static void address_write(int fd, char *bound, size_t size)
     snprintf(bound, size, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-int http_listen(const char *address, char *bound, size_t size, const char **reason)
+/* Returns the socket; or -1 and the reason. */
+static int socket_listen(const char *address, const char **reason)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
@@ -409,10 +286,36 @@ int http_listen(const char *address, char *bound, size_t size, const char **reas
         *reason = status == EAI_SYSTEM ? strerror(errno) : gai_strerror(status);
         return -1;
     }
-    int fd = socket_listen(at);
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    bool listens =
+        fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0;
     *reason = strerror(errno);
     freeaddrinfo(at);
-    if (fd >= 0)
-        address_write(fd, bound, size);
-    return fd;
+    if (listens || fd < 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+struct http_server *http_listen(const char *address, http_make *make, void *argument, char *bound,
+                                size_t size, const char **reason)
+{
+    static struct http_server server;
+    int listener = socket_listen(address, reason);
+
+    if (listener < 0)
+        return NULL;
+    address_write(listener, bound, size);
+    server = (struct http_server){.make = make, .argument = argument, .is_changed = true};
+    for (int i = 0; i < CLIENTS; i++)
+        server.clients[i].fd = -1;
+    server.daemon =
+        MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, request_answer, &server,
+                         MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)CLIENTS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_MOST,
+                         MHD_OPTION_NOTIFY_CONNECTION, connection_notify, &server, MHD_OPTION_END);
+    *reason = "libmicrohttpd does not start";
+    return server.daemon != NULL ? &server : NULL;
 }
