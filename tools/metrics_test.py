@@ -343,6 +343,20 @@ def requests():
         need(log.read() == b"", "clients write to the log")
 
 
+def requests_together():
+    """While a page waits for a stopped process, more requests come: they have pages in common."""
+    with server() as one, exporter() as at:
+        one.run.send_signal(signal.SIGSTOP)
+        clients = [connect(at) for _ in range(8)]
+        for client in clients:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        pages = [client.makefile("rb").read().split(b"\r\n\r\n")[1] for client in clients]
+        need(all(b"bmi_metrics_collection_duration_seconds" in page for page in pages), "a page is not whole")
+        need(len(set(pages)) < len(pages), "each request has a page of its own")
+        for client in clients:
+            client.close()
+
+
 def descriptors(at):
     return len(os.listdir(f"/proc/{at.pid}/fd"))
 
@@ -389,12 +403,12 @@ def stalling_clients():
         until(lambda: descriptors(at) == none, "connections are left")
 
 
-def sip(connection):
-    """Reads a little of what has come."""
+def sip(connection, flags=socket.MSG_DONTWAIT):
+    """Some of the bytes that have come."""
     try:
-        connection.recv(1024, socket.MSG_DONTWAIT)
+        return connection.recv(8192, flags)
     except OSError:
-        pass
+        return b""
 
 
 def client_that_does_not_read():
@@ -410,7 +424,15 @@ def client_that_does_not_read():
             select.select([connection], [], [], PATIENCE_S)
         samples = scrape(at)
         need(len(of(samples, one.pid, "bmi_peer_connected")) == 20000, "the large page")
-        until(lambda: [sip(deaf[0]), descriptors(at) == none][1], "clients that read slowly, or not at all, are not ended")
+        with connect(at) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            answer = bytearray(slow.recv(16384))
+            until(lambda: answer.extend(sip(slow)) or descriptors(at) == none, "a client that does not read is not ended")
+            while part := sip(slow, 0):
+                answer += part
+            size = int(re.search(rb"Content-Length: (\d+)\r\n", answer)[1])
+            need(len(answer) < size, "a client that reads slowly is waited for")
         for connection in deaf:
             connection.close()
 
@@ -438,8 +460,8 @@ def start_and_end():
 def main():
     cases = [report_as_metrics, credentials]
     if os.path.exists(program("bmi-metrics")):
-        cases += [live_server, strange_text, bad_reports, stopped_process, other_users, requests, dripping_client,
-                  stalling_clients, client_that_does_not_read, start_and_end]
+        cases += [live_server, strange_text, bad_reports, stopped_process, other_users, requests, requests_together,
+                  dripping_client, stalling_clients, client_that_does_not_read, start_and_end]
     else:
         print("  bmi-metrics: not run, this build has none (it needs libmicrohttpd)")
     for case in cases:
