@@ -48,7 +48,7 @@ function(bmi_package name)
 endfunction()
 
 bmi_required(CRYPTO libcrypto>=3.0)
-bmi_required(HWLOC hwloc)
+bmi_required(HWLOC hwloc>=2.0)
 bmi_required(URCU liburcu-bp>=0.13)
 bmi_package(SSL libssl>=3.0 HELP "the tls method, on OpenSSL")
 bmi_package(FABRIC libfabric HELP "the ib method, on libfabric")
