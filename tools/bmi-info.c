@@ -433,8 +433,9 @@ static int metrics_print(long number, bool peers)
     reports_read(&source, 1, PATIENCE_MS, REPORT_MOST);
     if (source.status != REPORT_WHOLE)
         report_failed(&source);
-    else if (report_process_name(number, process.name) &&
-             report_parse(&process.report, source.text, source.size)) {
+    else if (!report_process_name(number, process.name))
+        fprintf(stderr, "bmi-info: process %ld has ended\n", number);
+    else if (report_parse(&process.report, source.text, source.size)) {
         text = metrics_text(&(struct metrics){&process, 1, .peers = peers}, &size);
         report_release(&process.report);
     } else

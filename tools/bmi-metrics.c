@@ -31,8 +31,9 @@ static const char usage[] =
     "  -l, --listen    where to listen; a port of 0 takes a free one\n"
     "  -P, --peers     metrics for each peer, beside the sums; a server may have thousands\n";
 
-/* PATIENCE_MS: four times that (two formats, for requests that came before, and for this one)
- * is less than the 10 seconds for which Prometheus waits by default. */
+/* PATIENCE_MS: in the worst case a request waits while pages of both formats are made for earlier
+ * requests, and then for both formats again. Four times the patience is less than the 10 seconds
+ * for which Prometheus waits by default. */
 enum { PROCESSES = 256, PATIENCE_MS = 2000, REPORT_MOST = 4 << 20 };
 
 struct collector {
@@ -55,17 +56,9 @@ static void end(int signal)
 /* Whether a process runs as our user, or we are root. Others would not answer. */
 static bool is_readable(long process)
 {
-    char path[64], line[256];
-    long user = -1;
+    long user = report_process_user(process);
 
-    snprintf(path, sizeof path, "/proc/%ld/status", process);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    while (user < 0 && fgets(line, sizeof line, file) != NULL)
-        sscanf(line, "Uid:\t%*u\t%ld", &user);
-    fclose(file);
-    return geteuid() == 0 || user == (long)geteuid();
+    return user >= 0 && (geteuid() == 0 || user == (long)geteuid());
 }
 
 /* The process in the name of a listening socket, or 0. */

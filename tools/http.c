@@ -4,7 +4,7 @@
  *
  * libmicrohttpd accepts connections, parses requests, and sends answers, in this program's thread.
  * Its own time-out is for silent clients only. Here each connection has a deadline for its request,
- * then one for its answer, which no byte of the client moves: a client that is late is ended by
+ * then one for its answer; received bytes do not extend them. A client that is late is ended by
  * shutdown(2), upon which libmicrohttpd closes the connection.
  */
 #include "http.h"
@@ -46,10 +46,10 @@ struct http_server {
     struct MHD_Daemon *daemon;
     http_make *make;
     void *argument;
-    int64_t run_ms;       /* when the last MHD_run began */
-    bool is_ready;        /* that run had something to do */
-    bool is_changed;      /* in that run a connection began or ended */
-    struct page pages[2]; /* the latest ones, by `openmetrics` */
+    int64_t run_ms;           /* when the last MHD_run began */
+    bool run_had_events;      /* that run had something to do */
+    bool run_changed_clients; /* in that run a connection began or ended */
+    struct page pages[2];     /* the latest ones, by `openmetrics` */
     struct client clients[CLIENTS];
 };
 
@@ -98,7 +98,7 @@ static void connection_notify(void *argument, struct MHD_Connection *connection,
 {
     struct http_server *server = argument;
 
-    server->is_changed = true;
+    server->run_changed_clients = true;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         struct client *client = *context = place_take(server);
 
@@ -215,9 +215,10 @@ static int clients_wait(struct http_server *server, const sigset_t *waiting)
     struct pollfd polled = {.fd = epoll_fd, .events = POLLIN};
     int wait_ms = deadlines_check(server);
 
-    if (server->is_changed || MHD_get_timeout(server->daemon, &rest_ms) == MHD_YES)
-        wait_ms = 0; /* work is left; or the listener, left out at a limit, is to be polled again */
-    else if (wait_ms < 0 && server->is_ready) {
+    if (server->run_changed_clients || MHD_get_timeout(server->daemon, &rest_ms) == MHD_YES)
+        wait_ms =
+            0; /* work is left; or a connection ended, and MHD_run has to poll the listener again */
+    else if (wait_ms < 0 && server->run_had_events) {
         wait_ms = PAUSE_MS; /* there is no descriptor for a connection that waits */
         polled.fd = -1;
     }
@@ -238,8 +239,8 @@ int http_serve(struct http_server *server, const sigset_t *waiting,
             continue;
         }
         server->run_ms = now_ms();
-        server->is_ready = ready > 0;
-        server->is_changed = false;
+        server->run_had_events = ready > 0;
+        server->run_changed_clients = false;
         MHD_run(server->daemon);
     }
     MHD_stop_daemon(server->daemon);
@@ -308,7 +309,7 @@ struct http_server *http_listen(const char *address, http_make *make, void *argu
     if (listener < 0)
         return NULL;
     address_write(listener, bound, size);
-    server = (struct http_server){.make = make, .argument = argument, .is_changed = true};
+    server = (struct http_server){.make = make, .argument = argument, .run_changed_clients = true};
     for (int i = 0; i < CLIENTS; i++)
         server.clients[i].fd = -1;
     server.daemon =

@@ -6,6 +6,7 @@ usage: metrics_test.py BIN       where the programs are
 
 Other processes of this host may be in the page, too; the tests look at their own only.
 """
+import contextlib
 import http.client
 import os
 import re
@@ -28,21 +29,30 @@ CLIENTS = 32   # connections that bmi-metrics holds at most
 
 # A process with a report of the test's own. Arguments: what it does, and the process that it names.
 FAKE = r"""
-import os, socket, sys
+import os, socket, sys, time
 what, process = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else str(os.getpid())
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 listener.bind("\0bmi-report-" + process)
+if what == "user":
+    os.seteuid(65534) # as of a process that has ended, and whose number this one has now
 listener.listen()
+if what == "user":
+    os.seteuid(0)
 print("ready", flush=True)
 head = b"libbmi 9.9, process 1 (x)\nprogress by the caller; memory lent to peers or held for them 5 of 10 bytes\n" \
        b"since the start\n  accepts 7\n  strange 8\nat present\npeers\n"
 line = b" accepted, up: messages 1 out 2 in, bytes 3 out 4 in"
 peers = {
     "strange": [b'a"b\\c' + line, b"\x1b[2J\xff\xe2\x80\xae" + line + b'; identity "x\\; errors 9', b"a\\nb" + line,
-                b"twice" + line, b"twice" + line.replace(b"up", b"gone"), b"long" + b"\xc3\xa4" * 5000 + line],
+                b"twice" + line, b"twice" + line.replace(b"up", b"gone"), b"long" + b"\xc3\xa4" * 4000 + line, b"longer" + b"\xc3\xa4" * 4100 + line],
     "many": [b"peer%d" % i + line for i in range(20000)],
+    "late": [b"peer%d" % i + line for i in range(40000)],
 }.get(what, [])
-body = head + b"".join(b"  " + one + b"\n" for one in peers) + b"end\n"
+body = head + b"".join(b"  " + one + b"\n" for one in peers)
+if what == "methods":
+    body += b"methods\n" + b"".join(b"  %d%s: x\n" % (i, b"\xff" * 250000) for i in range(16))
+    body += b"  tcp: 3 handshakes, 1 of them resumed\n  tcp: listens at " + b"x" * 9000 + b"\n"
+body += b"end\n"
 while True:
     one, _ = listener.accept()
     try:
@@ -57,8 +67,9 @@ while True:
         elif what == "drip":
             while True:
                 one.sendall(b"x")
-                import time; time.sleep(0.1)
+                time.sleep(0.1)
         else:
+            time.sleep(0.7 if what == "late" else 0) # within the time for a report
             one.sendall(body)
     except OSError:
         pass
@@ -244,7 +255,7 @@ def strange_text():
         need(value(samples, one.pid, "bmi_memory_used_bytes") == 5, "memory")
         peers = {labels["peer"]: v for labels, v in of(samples, one.pid, "bmi_peer_connected")}
         bidi = "\\x1b[2J\\xff\\xe2\\x80\\xae"
-        need(set(peers) == {'a"b\\c', bidi, "a\\nb", "twice", "long" + "\u00e4" * 5000}, set(peers))
+        need(set(peers) == {'a"b\\c', bidi, "a\\nb", "twice", "long" + "\u00e4" * 4000}, set(peers))
         need(of(samples, one.pid, "bmi_peer_identity_info")[0][0]["identity"] == '"x\\', "identity")
         errors = {labels["peer"]: v for labels, v in of(samples, one.pid, "bmi_peer_operation_errors_total")}
         need(errors[bidi] == 9 and errors["twice"] == 0, errors)
@@ -269,6 +280,21 @@ def bad_reports():
         samples = scrape(at)
         need(up(samples, os.getpid()) is None and up(samples, other.pid) is None, "another's name was believed")
         need(samples["bmi_metrics_reports_failed_total", ()] >= 1, "it is not counted")
+
+
+def large_reports():
+    with exporter() as at, fake("methods") as one:
+        samples = scrape(at)
+        need(value(samples, one.pid, "bmi_method_handshakes_total") == 3, "a method beside those with long names")
+        need(not of(samples, one.pid, "bmi_listen_info"), "a long address")
+        size = len(fetch(at)[2])
+        need(size < 100000, f"long names make a page of {size} bytes")
+    with exporter() as at, contextlib.ExitStack() as stack:
+        endless = [stack.enter_context(fake("endless")) for _ in range(20)]
+        one = stack.enter_context(fake("late"))
+        until(lambda: up(scrape(at), one.pid) == 1, "too large reports take the room of others")
+        samples = scrape(at)
+        need(all(up(samples, other.pid) == 0 for other in endless), "a report without an end")
 
 
 def stopped_process():
@@ -309,6 +335,10 @@ def other_users():
     with server() as one, Process("setpriv", "--reuid", "65534", "--clear-groups", program("bmi-metrics"), "--listen",
                                   "127.0.0.1:0") as at:
         need(up(scrape(at), one.pid) is None, "another user's process is shown")
+    with exporter() as at, fake("user") as one:
+        samples = scrape(at)
+        need(up(samples, one.pid) is None, "the socket of another user's process is believed")
+        need(samples["bmi_metrics_reports_failed_total", ()] >= 1, "it is not counted")
 
 
 # ---- clients ----------------------------------------------------------------------------------------
@@ -460,7 +490,7 @@ def start_and_end():
 def main():
     cases = [report_as_metrics, credentials]
     if os.path.exists(program("bmi-metrics")):
-        cases += [live_server, strange_text, bad_reports, stopped_process, other_users, requests, requests_together,
+        cases += [live_server, strange_text, bad_reports, large_reports, stopped_process, other_users, requests, requests_together,
                   dripping_client, stalling_clients, client_that_does_not_read, start_and_end]
     else:
         print("  bmi-metrics: not run, this build has none (it needs libmicrohttpd)")

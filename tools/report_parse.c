@@ -55,6 +55,14 @@ static void value_parse(struct report *report, char *line)
     report->values[report->value_count++] = (struct report_value){name, value};
 }
 
+/* Of the names of methods: it stands in many lines of a page, and another user may have sent it. */
+static bool is_method(const char *name)
+{
+    size_t size = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_+-");
+
+    return size > 0 && size <= REPORT_METHOD_NAME && name[size] == '\0';
+}
+
 static struct report_method *method_named(struct report *report, const char *name)
 {
     for (int i = 0; i < report->method_count; i++) {
@@ -98,9 +106,9 @@ static void method_parse(struct report *report, char *line)
         return;
     *text = '\0';
     text += 2;
-    if ((method = method_named(report, name)) == NULL)
+    if (!is_method(name) || (method = method_named(report, name)) == NULL)
         return;
-    if (begins(text, "listens at "))
+    if (begins(text, "listens at ") && strlen(text) < REPORT_TEXT)
         method->listen = text + strlen("listens at ");
     else if (begins(text, certificates))
         method->certificates_end_s = date_parse(text + strlen(certificates));
@@ -175,7 +183,7 @@ static void peer_field(struct report_peer *peer, char *text)
 {
     number a, b;
 
-    if (begins(text, "identity "))
+    if (begins(text, "identity ") && strlen(text) < REPORT_TEXT)
         peer->identity = text + strlen("identity ");
     else if (begins(text, "sends wait for "))
         peer->waits = true;
@@ -200,7 +208,7 @@ static bool peer_line(struct report_peer *peer, char *line)
     char *traffic = state != NULL ? strstr(state, ": messages ") : NULL;
     number n[4];
 
-    if (traffic == NULL)
+    if (traffic == NULL || state - name > REPORT_TEXT)
         return false;
     *state++ = '\0';
     *traffic = '\0';
@@ -287,7 +295,7 @@ static char *version_parse(struct report *report, char *text)
     char *comma = strchr(text, ',');
     if (comma != NULL)
         *comma = '\0';
-    return end + 1;
+    return strlen(report->version) <= REPORT_VERSION ? end + 1 : NULL;
 }
 
 bool report_parse(struct report *report, char *text, size_t size)
@@ -308,9 +316,10 @@ bool report_parse(struct report *report, char *text, size_t size)
         memory = line_parse(report, &section, line);
         line = end + 1;
     }
-    if (report->version == NULL || !memory)
+    bool whole = line != NULL && memory;
+    if (!whole)
         report_release(report);
-    return report->version != NULL && memory;
+    return whole;
 }
 
 void report_release(struct report *report)

@@ -12,7 +12,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REPORT_VALUES = 64, REPORT_METHODS = 16 };
+#include "bmi.h"
+
+enum {
+    REPORT_VALUES = 64,
+    REPORT_METHODS = 16,
+    /* the longest texts, in bytes; a line with a longer one is passed over */
+    REPORT_VERSION = 32,
+    REPORT_METHOD_NAME = 32,
+    REPORT_TEXT = 4 * BMI_MAX_ADDR_LEN /* an address, each byte of it escaped */
+};
 
 /* A line of a name and a number: totals and gauges. */
 struct report_value {

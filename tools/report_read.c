@@ -18,7 +18,7 @@
 
 #include "bmi.h"
 
-enum { FIRST_ROOM = 16384, RETRY_MS = 20, TOGETHER = 4 };
+enum { FIRST_ROOM = 16384, RETRY_MS = 20, TOGETHER = 16 };
 
 static int64_t now_ms(void)
 {
@@ -38,15 +38,18 @@ static void source_end(struct report_source *source, enum report_status status, 
 }
 
 /* Any process of the network namespace can take the name of another's socket. The kernel reports
- * which process listens: it must be the requested one, of our user or root's; root itself may query
- * all. */
+ * which process began to listen: it must be the requested one, of our user or root's; root itself
+ * may query all. That process may have ended, with the socket kept by another one and its number
+ * used again: so the user that began to listen must be that of the present process, or root. */
 static void source_check(struct report_source *source)
 {
     socklen_t size = sizeof source->from;
 
     if (getsockopt(source->fd, SOL_SOCKET, SO_PEERCRED, &source->from, &size) < 0)
         source_end(source, REPORT_BROKEN, errno);
-    else if (source->from.pid != source->process)
+    else if (source->from.pid != source->process ||
+             (source->from.uid != 0 &&
+              (long)source->from.uid != report_process_user(source->process)))
         source_end(source, REPORT_FOREIGN, 0);
     else if (source->from.uid != geteuid() && source->from.uid != 0 && geteuid() != 0)
         source_end(source, REPORT_DENIED, 0);
@@ -143,6 +146,11 @@ void reports_read(struct report_source *sources, int count, int patience_ms, siz
         for (int i = 0; i < count; i++) {
             if (polled[i].revents != 0)
                 source_read(&sources[i], most, &left);
+            if (count > 1 && sources[i].status == REPORT_BROKEN) { /* others may have its room */
+                left += sources[i].room;
+                sources[i].room = sources[i].size = 0;
+                report_free(&sources[i]);
+            }
         }
     }
     for (int i = 0; i < count; i++) {
@@ -171,4 +179,19 @@ bool report_process_name(long process, char name[REPORT_NAME_SIZE])
         size--;
     name[size] = '\0';
     return file != NULL && size > 0;
+}
+
+long report_process_user(long process)
+{
+    char path[64], line[256];
+    long user = -1;
+
+    snprintf(path, sizeof path, "/proc/%ld/status", process);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    while (user < 0 && fgets(line, sizeof line, file) != NULL)
+        sscanf(line, "Uid:\t%*u\t%ld", &user);
+    fclose(file);
+    return user;
 }

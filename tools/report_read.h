@@ -32,12 +32,15 @@ struct report_source {
 };
 
 /* Reads the report of each process. Returns when all have a status, after at most `patience_ms`.
- * The reports take at most `most` bytes each, and four times that together. */
+ * The reports take at most `most` bytes each, and 16 times that together. A
+ * report that is broken is kept only if it is the only one. */
 void reports_read(struct report_source *sources, int count, int patience_ms, size_t most);
 void report_free(struct report_source *source);
 
 enum { REPORT_NAME_SIZE = 64 };
 /* Reads the name of a process's program. Returns false if there is no such process. */
 bool report_process_name(long process, char name[REPORT_NAME_SIZE]);
+/* Returns the effective user of a process; -1: there is no such process. */
+long report_process_user(long process);
 
 #endif

@@ -72,10 +72,12 @@ static void call_post(struct forward *forward)
                         .internal = &calls_context};
     bool cancelled = !bmi__running() || bmi_rpc_is_cancelled(forward->request);
     int status = cancelled ? BMI__CANCELLED : bmi__post(&post, &forward->id);
-    if (status >= 0)
+    if (status >= 0) {
         forward->call = NULL;
-    else
-        forward_end(forward, status);
+        return;
+    }
+    forward->error = status;
+    forward_end(forward, status);
 }
 
 static void forward_work(struct bmi_deferred *work)
@@ -100,7 +102,7 @@ static void forward_release(struct forwarding *forwarding)
 {
     struct forward *forward = (struct forward *)forwarding;
     if (forward->call != NULL)
-        bmi__call_refused(forward->call, BMI__CANCELLED);
+        bmi__call_refused(forward->call, forward->error != 0 ? forward->error : BMI__CANCELLED);
     bmi_message_free(forward->reply);
     free(forward);
 }

@@ -172,7 +172,7 @@ static int background_set(int value)
     int64_t before = bmi__setting(SETTING_PROGRESS);
     if (value != 0 && value != 1)
         return -EINVAL;
-    bmi__setting_give(SETTING_PROGRESS, value != 0 ? PROGRESS_BACKGROUND : PROGRESS_CALLER);
+    bmi__setting_put_by_call(SETTING_PROGRESS, value != 0 ? PROGRESS_BACKGROUND : PROGRESS_CALLER);
     return background_follow(before);
 }
 
@@ -183,7 +183,7 @@ static int unexpected_size_set(BMI_addr_t addr, int bytes)
         return -EINVAL;
     int status = handle_check(addr);
     if (status == 0)
-        bmi__setting_give(SETTING_UNEXPECTED_SIZE, bytes);
+        bmi__setting_put_by_call(SETTING_UNEXPECTED_SIZE, bytes);
     return status;
 }
 

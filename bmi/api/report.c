@@ -121,7 +121,7 @@ static void method_write(FILE *out, const struct bmi_method_statistics *m)
         fprintf(out, "  %s: %llu links ended for what they sent\n", m->name, (number)m->bad_frames);
 }
 
-static void end_write(FILE *out, const char *name, const char *what, time_t end_s)
+static void expiry_line_write(FILE *out, const char *name, const char *what, time_t end_s)
 {
     char date[64];
     struct tm parts;
@@ -135,8 +135,9 @@ static void expiry_write(FILE *out, const struct bmi_method *method)
     struct bmi_method_expiry expiry = {0};
     if (!method->secure || method->option(NULL, NULL, BMI_METHOD_EXPIRY, &expiry, false) != 0)
         return;
-    end_write(out, method->name, "certificates", (time_t)expiry.certificates_s);
-    end_write(out, method->name, "lists of revoked certificates", (time_t)expiry.revocations_s);
+    expiry_line_write(out, method->name, "certificates", (time_t)expiry.certificates_s);
+    expiry_line_write(out, method->name, "lists of revoked certificates",
+                      (time_t)expiry.revocations_s);
 }
 
 static void methods_write(FILE *out)

@@ -13,8 +13,8 @@
  *   serve_begin(rpc, service)  serve_end(rpc, status)
  *
  * kind: enum op_kind; tag: wire_tag; status: 0, a negated errno, BMI__CANCELLED, or a negated BMI
- * error; window: the flags of WIRE_WANT. At all places of a probe an argument has one type and is
- * no constant: perf cannot add it otherwise.
+ * error; window: the flags of WIRE_WANT. An argument has the same type at all
+ * places of its probe, and is never a constant: perf could not add the probe.
  */
 #ifndef BMI_PROBE_H
 #define BMI_PROBE_H

@@ -147,7 +147,7 @@ static void assign(int index, int64_t value, enum source source)
     atomic_store(&table[index].value, value);
 }
 
-void bmi__setting_give(enum setting setting, int64_t value)
+void bmi__setting_put_by_call(enum setting setting, int64_t value)
 {
     assign((int)setting, value, CALL);
 }
@@ -453,8 +453,9 @@ int bmi__settings_load(void)
     return status;
 }
 
-/* How to handle an assignment: check it only, make it for good, or make it until the library ends.
- */
+/* How to handle an assignment. CHECK, CHECK_LENT: parse it only, as for SET or for LEND. SET: make
+ * it until the process ends. LEND: until the last BMI_finalize; unknown options of the classic
+ * library are ignored. */
 enum how { CHECK, CHECK_LENT, SET, LEND };
 
 static bool is_lent(enum source source)

@@ -44,10 +44,10 @@ enum setting {
 enum { PROGRESS_CALLER, PROGRESS_BACKGROUND };
 
 int64_t bmi__setting(enum setting setting);
-/* Sets one to a value that is within its bounds. */
+/* Sets one to a value that is within its bounds; the recorded source of the value stays. */
 void bmi__setting_put(enum setting setting, int64_t value);
-/* The same by a call of the program, which overrides the configuration file. */
-void bmi__setting_give(enum setting setting, int64_t value);
+/* The same on behalf of the program, whose values the configuration file does not replace. */
+void bmi__setting_put_by_call(enum setting setting, int64_t value);
 /* The place of a setting that a method declares; -1: there is none. */
 int bmi__setting_find(const char *name);
 

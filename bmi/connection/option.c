@@ -194,7 +194,7 @@ static int default_option(int option, int *value, bool set)
     if (value == NULL || (set && *value < 0))
         return -EINVAL;
     if (set)
-        bmi__setting_give(setting, *value);
+        bmi__setting_put_by_call(setting, *value);
     else
         *value = (int)bmi__setting(setting);
     return 0;

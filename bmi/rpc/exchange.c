@@ -193,7 +193,7 @@ static void part_start_locked(struct peer *peer, struct exchange *exchange, stru
     op->user_ptr = exchange;
     part->op = op;
     exchange->outstanding++;
-    BMI_PROBE(6, post, op, peer, op->actual /* 0 */, op->kind, op->tag, op->total);
+    BMI_PROBE(6, post, op, peer, op->actual /* 0, and no constant */, op->kind, op->tag, op->total);
     bmi__op_begin_locked(peer, op);
     if (peer->link != NULL && peer->state == PEER_UP)
         bmi__progress_dirty(peer->link);
