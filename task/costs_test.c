@@ -279,13 +279,14 @@ static void test_node_of_a_forbidden_cpu(void)
 /* The thread stops by its clock, which runs fast here: 1 ms passes with each look. */
 static void test_thread_keeps_to_its_budget(void)
 {
+    uint64_t start = bmi__now_ns();
     atomic_store(&step_ns, 1000000);
     struct bmi__samples samples = measured_here(0, 40, LONG_MS);
     atomic_store(&step_ns, 0);
     if (!can_place())
         return;
     CU_ASSERT_PTR_NOT_NULL(strstr(samples.cause, "there was no time for 2 rounds in 40 ms"));
-    CU_ASSERT_TRUE(samples.took_ns >= 35000000);
+    CU_ASSERT_TRUE(bmi__now_ns() - start >= 40000000);
     CU_ASSERT_TRUE(isinf(samples.read_ns_per_kib[0][0]) && isinf(samples.cold_ns));
 }
 
