@@ -528,15 +528,8 @@ static struct request parse_options(int argc, char **argv)
         case 'P':
             request.peers = true;
             break;
-        case 'V':
-            printf("bmi-info (libbmi) %s\n", bmi_version());
-            exit(output_end(0));
-        case 'h':
-            fputs(usage, stdout);
-            exit(output_end(0));
         default:
-            fputs(usage, stderr);
-            exit(2);
+            option_end(option, usage);
         }
     }
     if (optind < argc) {

@@ -183,21 +183,12 @@ static const char *parse_options(int argc, char **argv, struct collector *collec
         case 'P':
             collector->peers = true;
             break;
-        case 'V':
-            printf("bmi-metrics (libbmi) %s\n", bmi_version());
-            exit(output_end(0));
-        case 'h':
-            fputs(usage, stdout);
-            exit(output_end(0));
         default:
-            fputs(usage, stderr);
-            exit(2);
+            option_end(option, usage);
         }
     }
-    if (address == NULL || optind < argc) {
-        fputs(usage, stderr);
-        exit(2);
-    }
+    if (address == NULL || optind < argc)
+        option_end('?', usage);
     return address;
 }
 

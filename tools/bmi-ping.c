@@ -82,21 +82,12 @@ static struct request parse_options(int argc, char **argv)
         case 'q':
             request.quiet = true;
             break;
-        case 'V':
-            printf("bmi-ping (libbmi) %s\n", bmi_version());
-            exit(output_end(0));
-        case 'h':
-            fputs(usage, stdout);
-            exit(output_end(0));
         default:
-            fputs(usage, stderr);
-            exit(2);
+            option_end(option, usage);
         }
     }
-    if (optind + 1 != argc) {
-        fputs(usage, stderr);
-        exit(2);
-    }
+    if (optind + 1 != argc)
+        option_end('?', usage);
     request.url = argv[optind];
     return request;
 }

@@ -60,21 +60,12 @@ static struct request parse_options(int argc, char **argv)
         case 'W':
             request.timeout_ms = (int)(option_number('W', optarg, 0.001, 86400) * 1000);
             break;
-        case 'V':
-            printf("bmi-rpc (libbmi) %s\n", bmi_version());
-            exit(output_end(0));
-        case 'h':
-            fputs(usage, stdout);
-            exit(output_end(0));
         default:
-            fputs(usage, stderr);
-            exit(2);
+            option_end(option, usage);
         }
     }
-    if (optind + 1 != argc && optind + 2 != argc) {
-        fputs(usage, stderr);
-        exit(2);
-    }
+    if (optind + 1 != argc && optind + 2 != argc)
+        option_end('?', usage);
     request.url = argv[optind];
     request.service = argv[optind + 1];
     return request;

@@ -10,11 +10,12 @@
 #include <string.h>
 
 #include "../bmi/base/escape.h"
+#include "bmi.h"
 
 enum { LINE_MOST = 8192, PART = 1024, ESCAPED = 4 /* bytes for each of the text, at most */ };
 
-/* Prints a long line in parts, none of which ends within a character. */
-static void escaped_print(FILE *out, const char *text, size_t length)
+/* In parts, none of which ends within a character. */
+void escaped_write(FILE *out, const char *text, size_t length, const char *also)
 {
     while (length > 0) {
         char shown[PART * ESCAPED + 1];
@@ -22,7 +23,12 @@ static void escaped_print(FILE *out, const char *text, size_t length)
 
         while (part < length && part > PART - 4 && ((unsigned char)text[part] & 0xc0) == 0x80)
             part--;
-        fwrite(shown, 1, bmi__escape(shown, sizeof shown, text, part), out);
+        bmi__escape(shown, sizeof shown, text, part);
+        for (const char *at = shown; *at != '\0'; at++) {
+            if (strchr(also, *at) != NULL)
+                putc('\\', out);
+            putc(*at, out);
+        }
         text += part;
         length -= part;
     }
@@ -38,7 +44,7 @@ void line_print(FILE *out, const char *format, ...)
     va_end(arguments);
     if (length < 0)
         return;
-    escaped_print(out, line, strlen(line));
+    escaped_write(out, line, strlen(line), "");
     putc('\n', out);
 }
 
@@ -48,7 +54,7 @@ void text_print(FILE *out, const char *text, size_t length)
         const char *end = memchr(text, '\n', length);
         size_t line = end != NULL ? (size_t)(end - text) : length;
 
-        escaped_print(out, text, line);
+        escaped_write(out, text, line, "");
         if (end == NULL)
             return;
         putc('\n', out);
@@ -76,4 +82,13 @@ int output_end(int status)
         return status;
     fprintf(stderr, "%s: cannot write to standard output\n", program_invocation_short_name);
     return 1;
+}
+
+void option_end(int option, const char *usage)
+{
+    if (option == 'V')
+        printf("%s (libbmi) %s\n", program_invocation_short_name, bmi_version());
+    else
+        fputs(usage, option == 'h' ? stdout : stderr);
+    exit(option == 'V' || option == 'h' ? output_end(0) : 2);
 }

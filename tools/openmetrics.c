@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../bmi/base/escape.h"
+#include "line.h"
 
 enum kind { GAUGE, COUNTER, INFO };
 
@@ -190,28 +190,10 @@ static void family_begin(const struct page *page, const struct family *family)
     fprintf(page->out, "# HELP %s%s %s\n", family->name, suffix, family->help);
 }
 
-/* Writes a value in parts, none of which ends within a character. */
 static void label(const struct page *page, const char *name, const char *value)
 {
-    enum { PART = 1024, ESCAPED = 4 /* bytes for each of the value, at most */ };
-    char shown[PART * ESCAPED + 1];
-    size_t left = strlen(value);
-
     fprintf(page->out, ",%s=\"", name);
-    while (left > 0) {
-        size_t part = left < PART ? left : PART;
-
-        while (part < left && part > PART - 4 && ((unsigned char)value[part] & 0xc0) == 0x80)
-            part--;
-        bmi__escape(shown, sizeof shown, value, part);
-        for (const char *at = shown; *at != '\0'; at++) {
-            if (*at == '"' || *at == '\\')
-                putc('\\', page->out);
-            putc(*at, page->out);
-        }
-        value += part;
-        left -= part;
-    }
+    escaped_write(page->out, value, strlen(value), "\"\\");
     putc('"', page->out);
 }
 

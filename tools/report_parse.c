@@ -283,7 +283,7 @@ static bool line_parse(struct report *report, enum section *section, char *line)
     return *section != IN_PEERS || peers_parse(report, line);
 }
 
-/* "libbmi 0.1.0, process 1234 (name)". Returns the line behind it, or NULL. */
+/* "libbmi 0.2.0, process 1234 (name)". Returns the line behind it, or NULL. */
 static char *version_parse(struct report *report, char *text)
 {
     char *end = strchr(text, '\n');
