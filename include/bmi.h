@@ -503,8 +503,8 @@ bmi_error_code_t bmi_status_of(int number);
  * own user and root, while one of its threads makes progress.
  * Returns: the length of the whole text, of which up to size-1 bytes and a NUL are written; 0: not
  * initialized, or no memory. Owns: nothing (size 0: text may be NULL). Threads: any; not from
- * within the log's callback. Blocks: briefly, where a method has files with credentials, which it
- * reads; takes 0.4 to 1 us for each peer. */
+ * within the log's callback. Blocks: briefly, it reads files with credentials that have changed
+ * since the last report; takes 0.4 to 1 us for each peer. */
 size_t bmi_report(char *text, size_t size);
 #define BMI_REPORT_NAME "bmi-report-%ld"
 

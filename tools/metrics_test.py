@@ -323,6 +323,11 @@ def credentials():
             for name, days in ("bmi_certificates", 20), ("bmi_revocations", 5):
                 left_s = value(samples, one.pid, name + "_expiry_timestamp_seconds") - time.time()
                 need((days - 1) * 86400 < left_s <= days * 86400, f"{name}: {left_s} s")
+            before = value(samples, one.pid, "bmi_certificates_expiry_timestamp_seconds")
+            need(status_of(program("bmi-keys"), "--days", "9", "host", keys, "renewed", "127.0.0.1") == 0, "bmi-keys host")
+            os.replace(os.path.join(keys, "renewed.pem"), environment["BMI_TLS_CERTIFICATE"])
+            after = value(check(info(one.pid, "--openmetrics")), one.pid, "bmi_certificates_expiry_timestamp_seconds")
+            need(before - 12 * 86400 < after < before - 10 * 86400, f"a renewed certificate: {after} after {before}")
     with server() as one:
         samples = check(info(one.pid, "--openmetrics"))
         need(not of(samples, one.pid, "bmi_certificates_expiry_timestamp_seconds"), "credentials of tcp")

@@ -130,10 +130,10 @@ static void expiry_line_write(FILE *out, const char *name, const char *what, tim
         fprintf(out, "  %s: %s expire at %s\n", name, what, date);
 }
 
-static void expiry_write(FILE *out, const struct bmi_method *method)
+static void expiry_write(FILE *out, const struct bmi_method *method, void *state)
 {
     struct bmi_method_expiry expiry = {0};
-    if (!method->secure || method->option(NULL, NULL, BMI_METHOD_EXPIRY, &expiry, false) != 0)
+    if (!method->secure || method->option(state, NULL, BMI_METHOD_EXPIRY, &expiry, false) != 0)
         return;
     expiry_line_write(out, method->name, "certificates", (time_t)expiry.certificates_s);
     expiry_line_write(out, method->name, "lists of revoked certificates",
@@ -150,7 +150,7 @@ static void methods_write(FILE *out)
         if (method->listen[0] != '\0')
             fprintf(out, "  %s: listens at %s\n", m.name, method->listen);
         method_write(out, &m);
-        expiry_write(out, method->method);
+        expiry_write(out, method->method, method->state);
     }
 }
 

@@ -717,9 +717,9 @@ enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
 enum { BMI_METHOD_PROVED_ADDRESS = BMI_METHOD_MEMORY + 2 };
 
 /* When the certificates and revocation lists of this process expire, into a struct
- * bmi_method_expiry, which is zeroed; `state` and `link` are NULL. Only of a `secure` method.
- * Returns: 0; -ENOSYS: it has none that expire. Owns: nothing. Threads: any. Blocks: briefly, it
- * reads the files. */
+ * bmi_method_expiry, which is zeroed; `link` is NULL. Only of a `secure` method that runs. Returns:
+ * 0; -ENOSYS: it has none that expire. Owns: nothing. Threads: any. Blocks: briefly, it reads the
+ * files if they have changed since. */
 enum { BMI_METHOD_EXPIRY = BMI_METHOD_MEMORY + 3 };
 struct bmi_method_expiry {
     int64_t certificates_s, revocations_s; /* as of time(2), the earliest; 0: there are none */

@@ -5,7 +5,8 @@
  * Each handshake asks for its context. If a file or the name of one has changed since, a new
  * context is made; connections that stand keep the old one. If that fails (a file is half
  * written), the old context stays in use, and the failure is logged once for each change. `lock` is
- * held while files are read; the threads that wait for it are those of other handshakes.
+ * held while files are read; the threads that wait for it are those of other handshakes, or make a
+ * report, which has the times when the credentials expire.
  */
 #include <openssl/err.h>
 #include <stdio.h>
@@ -39,6 +40,8 @@ struct tls_contexts {
         SSL_CTX *context; /* NULL: none was made */
         struct tls_stamp stamps[TLS_FILES];
     } role[TLS_ROLES];
+    struct tls_stamp expiry_stamps[TLS_FILES];
+    struct bmi_method_expiry expiry; /* of these files */
 };
 
 static const char *const settings[TLS_FILES] = {
@@ -289,6 +292,15 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role)
         SSL_CTX_up_ref(found);
     pthread_mutex_unlock(&contexts->lock);
     return found;
+}
+
+void tls_contexts_expiry(struct tls_contexts *contexts, struct bmi_method_expiry *expiry)
+{
+    pthread_mutex_lock(&contexts->lock);
+    if (stamps_changed(contexts->expiry_stamps))
+        tls_expiry_read(&contexts->expiry);
+    *expiry = contexts->expiry;
+    pthread_mutex_unlock(&contexts->lock);
 }
 
 int tls_context_check(char *why, size_t size)

@@ -59,7 +59,7 @@ static void files_note(struct expiry *certificates, struct expiry *lists)
     file_note(bmi_method_setting_text("tls_revocations"), certificates, lists);
 }
 
-void tls_expiry_get(struct bmi_method_expiry *expiry)
+void tls_expiry_read(struct bmi_method_expiry *expiry)
 {
     struct expiry certificates = {.end_s = INT64_MAX}, lists = {.end_s = INT64_MAX};
     files_note(&certificates, &lists);

@@ -101,7 +101,7 @@ static int tls_option(void *state, struct bmi_link *base, int option, void *valu
     if (option == BMI_METHOD_CHOICE)
         return tls_credentials_check(value);
     if (option == BMI_METHOD_EXPIRY) {
-        tls_expiry_get(value);
+        tls_contexts_expiry(((struct tls_state *)state)->contexts, value);
         return 0;
     }
     if (option != BMI_PEER_IDENTITY) {

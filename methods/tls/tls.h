@@ -98,6 +98,8 @@ void tls_contexts_free(struct tls_contexts *contexts);
 /* Returns one that the caller frees; NULL: there is none, which was logged. Any thread. Reads
  * files. */
 SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role);
+/* When the credentials of now end. Any thread. Reads files that have changed since the last one. */
+void tls_contexts_expiry(struct tls_contexts *contexts, struct bmi_method_expiry *expiry);
 /* Whether the credentials of now can be used. Returns 0, or an errno, and why. Any thread, at any
  * time. */
 int tls_context_check(char *why, size_t size);
@@ -146,8 +148,8 @@ ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t coun
 /* Whether the credentials of now can be used, and for how long. Returns 0 or an errno. Any thread,
  * at any time. */
 int tls_credentials_check(struct bmi_method_choice *choice);
-/* When the credentials of now end. Any thread, at any time. */
-void tls_expiry_get(struct bmi_method_expiry *expiry);
+/* The same from the files. Any thread, at any time. */
+void tls_expiry_read(struct bmi_method_expiry *expiry);
 /* In seconds of time(2). */
 int64_t tls_time_of(const ASN1_TIME *time);
 
