@@ -215,11 +215,13 @@ static int clients_wait(struct http_server *server, const sigset_t *waiting)
     struct pollfd polled = {.fd = epoll_fd, .events = POLLIN};
     int wait_ms = deadlines_check(server);
 
+    /* libmicrohttpd has work left; or a connection has ended, and MHD_run is to poll the listener
+     * again, which it does not while it has as many as it may. */
     if (server->run_changed_clients || MHD_get_timeout(server->daemon, &rest_ms) == MHD_YES)
-        wait_ms =
-            0; /* work is left; or a connection ended, and MHD_run has to poll the listener again */
+        wait_ms = 0;
     else if (wait_ms < 0 && server->run_had_events) {
-        wait_ms = PAUSE_MS; /* there is no descriptor for a connection that waits */
+        /* A connection waits, and MHD_run did not accept it: no descriptor is free. */
+        wait_ms = PAUSE_MS;
         polled.fd = -1;
     }
     struct timespec wait = {.tv_sec = wait_ms / 1000, .tv_nsec = wait_ms % 1000 * 1000000L};
