@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * blocking.c - the blocking pool: at most settings.blocking_threads threads for tasks that may
- * block, so that these hold up no worker and no caller. The threads share one list of tasks, first
- * in, first out except for tasks of bmi__blocking_first. There is always one idle thread as long as
- * the limit allows: the last idle thread starts another one before it runs a task, so that a submit
- * starts one only where that has failed. A thread moves to the CPUs of its task.
+ * blocking.c - the blocking pool: threads for tasks that may block, so that these hold up no worker
+ * and no caller. At most settings.blocking_threads of its tasks run at a time, and one more for
+ * each bmi__blocking_reserve: the library's own tasks that run for as long as the program wants
+ * must not take the program's threads. The threads share one list of tasks, first in, first out
+ * except for tasks of bmi__blocking_first. There is always one idle thread as long as the limit
+ * allows: the last idle thread starts another one before it runs a task, so that a submit starts
+ * one only where that has failed. A thread moves to the CPUs of its task.
  *
  * The mutex of struct bmi__blocking guards all of it, and is not held while a task runs or a thread
- * is joined. `count` changes under both this mutex and the manager's `making` (taken first), under
- * which threads are started.
+ * is joined. `count`, `limit`, and `threads` change under both this mutex and the manager's
+ * `making` (taken first), under which threads are started.
  */
 #include "task/internal.h"
 
@@ -65,7 +67,7 @@ static struct bmi_task *take_locked(struct bmi__blocking *pool, struct bmi_task 
 static struct bmi_task *pool_take(struct bmi__blocking *pool, bool *last)
 {
     pthread_mutex_lock(&pool->mutex);
-    while (pool->first == NULL && pool->open)
+    while (pool->open && (pool->first == NULL || pool->count - pool->idle >= pool->limit))
         pthread_cond_wait(&pool->arrived, &pool->mutex);
     struct bmi_task *task = pool->open ? take_locked(pool, &pool->first) : NULL;
     if (task != NULL)
@@ -123,6 +125,37 @@ int bmi__blocking_need(struct bmi_task_manager *manager)
     manager->blocking.wanted = manager->blocking.wanted || result == 0;
     pthread_mutex_unlock(&manager->making);
     return result;
+}
+
+int bmi__blocking_reserve(struct bmi_task_manager *manager)
+{
+    struct bmi__blocking *pool = &manager->blocking;
+    int result = 0;
+    pthread_mutex_lock(&manager->making);
+    pthread_mutex_lock(&pool->mutex);
+    uint32_t most = pool->count > pool->limit ? pool->count : pool->limit;
+    pthread_t *threads = realloc(pool->threads, (most + 2) * sizeof *threads);
+    if (threads == NULL) {
+        result = -BMI_ENOMEM;
+    } else {
+        pool->threads = threads;
+        pool->limit++;
+        pthread_cond_signal(&pool->arrived); /* a task may have waited for the limit */
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    if (result == 0 && pool->wanted)
+        pool_grow_locked(manager); /* likewise; on failure the next submit tries again */
+    pthread_mutex_unlock(&manager->making);
+    return result;
+}
+
+void bmi__blocking_unreserve(struct bmi_task_manager *manager)
+{
+    pthread_mutex_lock(&manager->making);
+    pthread_mutex_lock(&manager->blocking.mutex);
+    manager->blocking.limit--; /* a thread too many stays, idle, until the manager stops */
+    pthread_mutex_unlock(&manager->blocking.mutex);
+    pthread_mutex_unlock(&manager->making);
 }
 
 void bmi__blocking_first(struct bmi_task *task)
@@ -190,8 +223,12 @@ void bmi__blocking_stop(struct bmi_task_manager *manager)
     pthread_cond_broadcast(&pool->arrived);
     pthread_mutex_unlock(&pool->mutex);
     pthread_mutex_unlock(&manager->making);
-    for (uint32_t i = 0; i < pool->count; i++)
-        pthread_join(pool->threads[i], NULL);
+    for (uint32_t i = 0; i < pool->count; i++) {
+        pthread_mutex_lock(&manager->making);
+        pthread_t thread = pool->threads[i];
+        pthread_mutex_unlock(&manager->making);
+        pthread_join(thread, NULL);
+    }
     pthread_mutex_lock(&manager->making);
     pthread_mutex_lock(&pool->mutex);
     pool->count = 0;

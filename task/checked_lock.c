@@ -13,16 +13,33 @@ void bmi__checked_lock_init(struct bmi__checked_lock *lock)
     lock->taken = lock->waits = false;
 }
 
-int bmi__checked_lock_take(struct bmi__checked_lock *lock)
+/* until NULL: never. */
+static int take(struct bmi__checked_lock *lock, const struct timespec *until)
 {
-    bool refused = false;
+    int result = 0;
     pthread_mutex_lock(&lock->mutex);
-    while (lock->taken && !(refused = lock->waits && bmi__tasks_within() > 0))
-        pthread_cond_wait(&lock->changed, &lock->mutex);
-    if (!refused)
+    while (lock->taken && result == 0) {
+        if (lock->waits && bmi__tasks_within() > 0)
+            result = -BMI_EDEADLK;
+        else if (until == NULL)
+            pthread_cond_wait(&lock->changed, &lock->mutex);
+        else if (pthread_cond_timedwait(&lock->changed, &lock->mutex, until) != 0 && lock->taken)
+            result = -BMI_ETIMEDOUT;
+    }
+    if (result == 0)
         lock->taken = true;
     pthread_mutex_unlock(&lock->mutex);
-    return refused ? -BMI_EDEADLK : 0;
+    return result;
+}
+
+int bmi__checked_lock_take(struct bmi__checked_lock *lock)
+{
+    return take(lock, NULL);
+}
+
+int bmi__checked_lock_take_until(struct bmi__checked_lock *lock, const struct timespec *until)
+{
+    return take(lock, until);
 }
 
 void bmi__checked_lock_waits(struct bmi__checked_lock *lock)

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <time.h>
 
 struct bmi__checked_lock {
     pthread_mutex_t mutex;
@@ -29,6 +30,8 @@ struct bmi__checked_lock {
 void bmi__checked_lock_init(struct bmi__checked_lock *lock);
 /* Returns 0, or -BMI_EDEADLK: within a task, and the holder waits for tasks. */
 int bmi__checked_lock_take(struct bmi__checked_lock *lock);
+/* The same, or -BMI_ETIMEDOUT at `until`, a time of CLOCK_REALTIME. */
+int bmi__checked_lock_take_until(struct bmi__checked_lock *lock, const struct timespec *until);
 /* From here on, until it releases the lock, the holder waits for tasks. */
 void bmi__checked_lock_waits(struct bmi__checked_lock *lock);
 void bmi__checked_lock_give(struct bmi__checked_lock *lock);

@@ -113,7 +113,8 @@ struct bmi__blocking {
     pthread_cond_t arrived;
     struct bmi_task *first, **end; /* under mutex, as all here */
     pthread_t *threads;
-    uint32_t count, idle, limit;
+    uint32_t count, idle;
+    uint32_t limit; /* of tasks that run at a time */
     bool wanted, open;
     bool starved; /* the last start of a needed thread failed */
 };
@@ -434,6 +435,10 @@ void bmi__helper_deep(struct bmi__task_cpu *cpu, bool deep);
 int bmi__helpers_start(struct bmi_task_manager *manager); /* control held */
 void bmi__helpers_stop(struct bmi_task_manager *manager); /* control held */
 int bmi__blocking_need(struct bmi_task_manager *manager); /* 0 or -BMI_EAGAIN */
+/* One more task may run at a time, until bmi__blocking_unreserve: for a task of the library that
+ * runs for long. 0 or -BMI_ENOMEM. */
+int bmi__blocking_reserve(struct bmi_task_manager *manager);
+void bmi__blocking_unreserve(struct bmi_task_manager *manager);
 /* Puts a task that may block, and is prepared, ahead of all others that wait for a thread. */
 void bmi__blocking_first(struct bmi_task *task);
 void bmi__blocking_submit(struct bmi_task_manager *manager, struct bmi_task *task);
