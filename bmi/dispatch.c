@@ -14,6 +14,7 @@
 
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/base/probe.h"
 #include "bmi/connection/handshake.h"
@@ -53,7 +54,7 @@ void bmi_method_refusal(uint8_t bytes[BMI_FRAME_HEADER])
 
 int bmi_method_link_accepted(struct bmi_link *link)
 {
-    struct peer *peer = bmi__peer_take();
+    struct peer *peer = bmi__peer_take(link->instance);
     if (peer == NULL) {
         free(link->host);
         link->host = NULL;
@@ -63,7 +64,7 @@ int bmi_method_link_accepted(struct bmi_link *link)
     bmi_link_ref(link);
     peer->link = link;
     peer->flags |= PEER_ACCEPTED;
-    peer->since_ns = bmi__monotonic_ns();
+    peer->since_ns = bmi__instance_now_ns(peer->instance);
     link_own(link, peer);
     atomic_store(&peer->state, PEER_HANDSHAKE);
     bmi__attention_locked(peer);
@@ -125,7 +126,7 @@ static bool answers_too_many(const struct peer *peer)
 {
     if (peer->answers <= ANSWERS_MOST + ANSWERS_AN_OPERATION * peer->op_count)
         return false;
-    bmi__log(BMI_LOG_WARN, "%s asks and does not read", bmi__peer_name(peer));
+    bmi__log(peer->instance, BMI_LOG_WARN, "%s asks and does not read", bmi__peer_name(peer));
     return true;
 }
 
@@ -185,9 +186,10 @@ static int cancel_arrived_locked(struct peer *peer, const struct wire_header *he
 {
     enum wire_space space = wire_tag_space(header->tag);
     if (space == SPACE_REPLY)
-        bmi__upcalls->reply_withdrawn_locked(peer, (int32_t)header->tag, header->flags);
+        peer->instance->upcalls->reply_withdrawn_locked(peer, (int32_t)header->tag, header->flags);
     else if (space == SPACE_REQUEST && !(header->flags & WIRE_NO_HEAD))
-        bmi__upcalls->request_cancelled_locked(peer, (int32_t)header->tag, header->flags);
+        peer->instance->upcalls->request_cancelled_locked(peer, (int32_t)header->tag,
+                                                          header->flags);
     else
         return -EPROTO;
     return 0;
@@ -327,20 +329,20 @@ static void refused_log_locked(struct peer *peer, const struct shown *shown, int
     bool rejected =
         shown->status == 0 && shown->header.type == WIRE_REJECT && peer->state == PEER_DIALLING;
     if (rejected && status == -ENOMEM)
-        bmi__log(BMI_LOG_WARN, "%s refuses us: it has no memory for a connection",
+        bmi__log(peer->instance, BMI_LOG_WARN, "%s refuses us: it has no memory for a connection",
                  bmi__peer_name(peer));
     else if (status == -ENOMEM)
-        bmi__log(BMI_LOG_WARN, "%s: no memory for a frame of type %d", bmi__peer_name(peer),
-                 shown->header.type);
+        bmi__log(peer->instance, BMI_LOG_WARN, "%s: no memory for a frame of type %d",
+                 bmi__peer_name(peer), shown->header.type);
     else if (rejected)
-        bmi__log(BMI_LOG_WARN,
+        bmi__log(peer->instance, BMI_LOG_WARN,
                  "%s refuses us: it speaks another version of the protocol, we speak %u",
                  bmi__peer_name(peer), WIRE_VERSION);
     else if (shown->status < 0 && (peer->state == PEER_DIALLING || peer->state == PEER_HANDSHAKE))
         bmi__stranger_log_locked(peer, shown->bytes, bmi_frame_header_size(shown->bytes[0]));
     else
-        bmi__log(BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s", bmi__peer_name(peer),
-                 shown->header.type, shown->reason, strerror(-status));
+        bmi__log(peer->instance, BMI_LOG_WARN, "%s: bad frame (type %d): %s: %s",
+                 bmi__peer_name(peer), shown->header.type, shown->reason, strerror(-status));
 }
 
 /* A dialling process is answered with a REJECT if there is no memory for its HELLO, or if it speaks
@@ -396,7 +398,7 @@ static int frame_take(struct bmi_link *link, const struct shown *shown, const ui
         outgoing->method->flush(outgoing);
         bmi_link_unref(outgoing);
     }
-    bmi__work_soon_run();
+    bmi__work_soon_run(link->instance);
     return status;
 }
 
@@ -453,7 +455,8 @@ static int regions_arrived(struct bmi_link *link, const struct inbound *inbound)
     int status = -EPROTO; /* of more regions than the network has, as of those of a HELLO */
     peer->seen += inbound->header.type == WIRE_RTS;
     if ((uint32_t)count > link->method->limits.regions_max)
-        bmi__log(BMI_LOG_WARN, "%s: regions that its network does not have", bmi__peer_name(peer));
+        bmi__log(link->instance, BMI_LOG_WARN, "%s: regions that its network does not have",
+                 bmi__peer_name(peer));
     else if (inbound->header.type == WIRE_RTS)
         status = bmi__rts_arrived_locked(peer, &inbound->header, regions, (uint32_t)count);
     else if (inbound->header.type == WIRE_CTS)
@@ -508,7 +511,7 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
             bmi__unexpected_lost(sink->owner);
         }
     }
-    bmi__work_soon_run();
+    bmi__work_soon_run(link->instance);
     return status;
 }
 
@@ -521,7 +524,7 @@ static struct bmi_frame *sent_of_one(struct bmi_link *link, struct bmi_frame *fr
     struct peer *peer = first != NULL ? first->peer : link_owner(link);
     if (peer == NULL) {
         struct bmi_frame *next = frame->next;
-        bmi__control_free(frame);
+        bmi__control_free(link->instance, frame);
         return next;
     }
     peer_lock(peer);
@@ -564,5 +567,5 @@ void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transf
     peer_unlock(peer);
     if (over)
         bmi__peer_bury(peer);
-    bmi__work_soon_run();
+    bmi__work_soon_run(link->instance);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "flow/internal.h"
 
@@ -420,7 +421,7 @@ bmi_error_code_t bmi__chunk_lost(const struct flow_chunk *chunk)
     uint32_t before = filling ? flow->source_losses : flow->destination_losses;
     bmi_error_code_t cause;
     if (end->kind != BMI_FLOW_NETWORK ||
-        bmi__address_losses(end->u.network.address, &cause) == before)
+        bmi__address_losses(&bmi__default, end->u.network.address, &cause) == before)
         return 0;
     return cause;
 }

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "bmi/base/clock.h"
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/wakeup.h"
 #include "bmi/task.h"
@@ -508,7 +509,7 @@ static void the_descriptor_tells_of_steps(void)
 static void message_leave(bmi_context_id mine)
 {
     const char *progress = getenv("BMI_PROGRESS");
-    struct pollfd network = {.fd = bmi__progress_fd(), .events = POLLIN};
+    struct pollfd network = {.fd = bmi__progress_fd(&bmi__default), .events = POLLIN};
     bmi_op_id_t op;
     int result = BMI_post_sendunexpected(&op, self, "m", 1, BMI_EXT_ALLOC, 3, NULL, mine, NULL);
     CU_ASSERT_EQUAL_FATAL(result, 1); /* it is small, and there is a connection */
@@ -562,6 +563,45 @@ static void descriptors_beside_workers(void)
     the_descriptor_tells_of_steps(); /* the message does not delay these flows */
 }
 
+/* ---- without BMI ----------------------------------------------------------------------------- */
+
+static void time_limits_without_bmi(void)
+{
+    const struct bmi_trove_fault slow = {.kinds = BMI_TROVE_READS, .delay_ms = PATIENCE_MS};
+    struct bmi_trove_place place = file_make();
+    struct bmi_flow_description what = {.source = on_storage(&place),
+                                        .destination = in_memory(&memory),
+                                        .extents = &whole,
+                                        .extent_count = 1,
+                                        .timeout_ms = 600000};
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), 0);
+    CU_ASSERT_EQUAL(memcmp(file, arrived, FILE_SIZE), 0);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, &slow), 0);
+    what.timeout_ms = 20;
+    CU_ASSERT_EQUAL(flow_run(&what, NULL), -BMI_ETIMEDOUT);
+    CU_ASSERT_EQUAL(bmi_trove_inject(store, NULL), 0);
+    what.source = from_network(1);
+    bmi_flow_id_t id;
+    CU_ASSERT_EQUAL(bmi_flow_post(&id, &what, NULL, context), -BMI_EINVAL);
+}
+
+/* Against the rules: the context is closed afterwards, by the suite. */
+static void bmi_ends_before_the_context(void)
+{
+    CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
+    CU_ASSERT_EQUAL(BMI_addr_lookup(&self, "tcp://127.0.0.1:1"), 0);
+    const struct bmi_flow_description what = {.source = from_network(1),
+                                              .destination = in_memory(&memory),
+                                              .extents = &whole,
+                                              .extent_count = 1};
+    CU_ASSERT(flow_run(&what, NULL) < 0);
+    CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+static CU_TestInfo alone[] = {{"time limits without BMI", time_limits_without_bmi},
+                              {"BMI ends before the context", bmi_ends_before_the_context},
+                              CU_TEST_INFO_NULL};
+
 static CU_TestInfo cases[] = {
     {"closing a context ends its flows", closing_a_context_ends_its_flows},
     {"a task closes a context with flows", a_task_closes_a_context_with_flows},
@@ -584,6 +624,7 @@ static CU_TestInfo cases[] = {
 int main(void)
 {
     CU_SuiteInfo suites[] = {{"flow contexts", NULL, NULL, set_up, tear_down, cases},
+                             {"flows without BMI", NULL, NULL, store_open, store_close, alone},
                              CU_SUITE_INFO_NULL};
     return unit_run_suites(suites);
 }

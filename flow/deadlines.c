@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * deadlines.c - the flows that have a deadline, and the timers for the earliest one: one of BMI's,
- * for threads that wait there and for progress in the background, and one of the descriptor.
+ * for threads that wait there and for progress in the background, and one of the descriptor. Flows
+ * between memory and storage need no running BMI: then there is only the latter.
  *
  * `lock` guards the list; it is innermost, except that a step may be requested with it held.
  */
 #include "bmi/base/clock.h"
+#include "bmi/base/instance.h"
 #include "bmi/method.h"
+#include "bmi/state/library.h"
 #include "flow/internal.h"
 
 static void timer_expired(struct bmi_timer *timer);
@@ -34,8 +37,9 @@ static void timers_set_locked(uint64_t due)
     bmi__descriptor_timer(due);
     if (due == UINT64_MAX)
         bmi_method_timer_clear(&deadlines.timer);
-    else
-        bmi_method_timer_set(&deadlines.timer, due <= now ? 0 : (due - now + 999999) / 1000000);
+    else if (bmi__running(&bmi__default))
+        bmi_method_timer_set(&bmi__default, &deadlines.timer,
+                             due <= now ? 0 : (due - now + 999999) / 1000000);
 }
 
 void bmi__deadlines_begin(void (*due)(void))

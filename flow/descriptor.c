@@ -12,8 +12,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/wakeup.h"
+#include "bmi/state/library.h"
 #include "flow/internal.h"
 
 static struct {
@@ -84,8 +86,8 @@ static void network_use_locked(void)
 {
     if (!atomic_load(&descriptor.used) || !descriptor.network_open)
         return;
-    bmi__progress_fd_used();
-    bmi__descriptor_watch(bmi__progress_fd()); /* EEXIST: it is in the set already */
+    bmi__progress_fd_used(&bmi__default);
+    bmi__descriptor_watch(bmi__progress_fd(&bmi__default)); /* EEXIST: it is in the set already */
 }
 
 void bmi__descriptor_network(bool open)
@@ -94,8 +96,9 @@ void bmi__descriptor_network(bool open)
     descriptor.network_open = open;
     if (open)
         network_use_locked();
-    else /* it may stay readable while no thread polls the network; ENOENT: it was not in the set */
-        epoll_ctl(descriptor.epoll_fd, EPOLL_CTL_DEL, bmi__progress_fd(), NULL);
+    else if (bmi__running(&bmi__default)) /* otherwise BMI was finalized, against the rules */
+        /* it may stay readable while no thread polls the network; ENOENT: it was not in the set */
+        epoll_ctl(descriptor.epoll_fd, EPOLL_CTL_DEL, bmi__progress_fd(&bmi__default), NULL);
     pthread_mutex_unlock(&descriptor.lock);
 }
 

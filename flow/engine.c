@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/state/context.h"
 #include "flow/internal.h"
@@ -244,7 +245,8 @@ static int storage_watch_locked(struct context *context)
     int fd = fcntl(bmi_trove_context_fd(engine.storage), F_DUPFD_CLOEXEC, 0);
     watch->watch = (struct bmi_watch){.ready = storage_readable, .fd = fd};
     watch->context = context;
-    int result = fd < 0 ? -errno : bmi_method_watch_add(&watch->watch, EPOLLIN | EPOLLET);
+    int result =
+        fd < 0 ? -errno : bmi_method_watch_add(context->instance, &watch->watch, EPOLLIN | EPOLLET);
     if (result != 0) {
         if (fd >= 0)
             close(fd);
@@ -304,9 +306,9 @@ static void watch_remove(struct bmi_deferred *deferred)
     struct storage_watch *watch =
         (struct storage_watch *)((char *)deferred - offsetof(struct storage_watch, removal));
     struct context *context = watch->context;
-    bmi_method_watch_remove(&watch->watch);
+    bmi_method_watch_remove(&bmi__default, &watch->watch);
     atomic_store(&watch->removed, true);
-    bmi__progress_notify(context_waiters(context), 0);
+    bmi__progress_notify(&bmi__default, context_waiters(context), 0);
 }
 
 static bool watch_removed(struct waiter *waiter)
@@ -317,13 +319,14 @@ static bool watch_removed(struct waiter *waiter)
 
 static void network_close(bmi_context_id network, struct storage_watch *watch)
 {
-    struct waiter waiter = {.ready = watch_removed,
+    struct waiter waiter = {.instance = &bmi__default,
+                            .ready = watch_removed,
                             .argument = watch,
                             .list = context_waiters(watch->context),
                             .op = WAITER_SOME};
     if (bmi__context_find(network) != NULL) { /* otherwise BMI was finalized, against the rules */
         watch->removal.run = watch_remove;
-        bmi_method_defer(&watch->removal);
+        bmi_method_defer(&bmi__default, &watch->removal);
         while (!atomic_load(&watch->removed))
             bmi__progress_wait(&waiter, 1000);
         BMI_close_context(network);
@@ -376,7 +379,7 @@ bool bmi__engine_sleeps(void)
 
 void bmi__engine_wake(void)
 {
-    bmi__progress_notify(context_waiters(engine.context), 0);
+    bmi__progress_notify(&bmi__default, context_waiters(engine.context), 0);
 }
 
 struct sleep {
@@ -406,7 +409,8 @@ void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns)
 {
     enum { LONGEST_NS = 1000000000 };
     struct sleep sleep = {.self = self, .seen = atomic_load(&engine.events)};
-    struct waiter waiter = {.ready = sleep_over,
+    struct waiter waiter = {.instance = &bmi__default,
+                            .ready = sleep_over,
                             .argument = &sleep,
                             .list = context_waiters(engine.context),
                             .op = WAITER_SOME};

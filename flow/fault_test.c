@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "flow/flow_testing.h"
 #include "methods/loop/loop_test.h"
@@ -120,7 +121,7 @@ static void network_release(void)
 static uint32_t losses_now(void)
 {
     bmi_error_code_t cause;
-    return bmi__address_losses(self, &cause);
+    return bmi__address_losses(&bmi__default, self, &cause);
 }
 
 /* Posts the halves of a flow. With progress in the background the connection may end between the

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
+#include "bmi/base/log.h"
 #include "bmi/connection/address.h"
 #include "flow/internal.h"
 
@@ -59,12 +61,25 @@ static int memory_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
     return size >= total ? 0 : -BMI_EINVAL;
 }
 
-static int endpoint_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
+/* The engine's context is one of the default instance. */
+static int network_check(BMI_addr_t address)
 {
     int running = 0;
+    const struct bmi_instance *instance = bmi_instance_of_addr(address);
+    if (instance != NULL && instance != &bmi__default) {
+        bmi__log(&bmi__default, BMI_LOG_ERROR,
+                 "a flow has an address of instance \"%s\": flows run on the default instance only",
+                 instance->name);
+        return -BMI_EINVAL;
+    }
+    return BMI_get_info(0, BMI_CHECK_INIT, &running) == 0 && running != 0 ? 0 : -BMI_EINVAL;
+}
+
+static int endpoint_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
+{
     switch (end->kind) {
     case BMI_FLOW_NETWORK:
-        return BMI_get_info(0, BMI_CHECK_INIT, &running) == 0 && running != 0 ? 0 : -BMI_EINVAL;
+        return network_check(end->u.network.address);
     case BMI_FLOW_MEMORY:
         return memory_check(end, total);
     case BMI_FLOW_STORAGE:
@@ -119,13 +134,16 @@ static struct flow_memory memory_of(const struct bmi_flow_endpoint *end)
 static uint32_t losses_of(const struct bmi_flow_endpoint *end)
 {
     bmi_error_code_t cause;
-    return end->kind == BMI_FLOW_NETWORK ? bmi__address_losses(end->u.network.address, &cause) : 0;
+    return end->kind == BMI_FLOW_NETWORK
+               ? bmi__address_losses(&bmi__default, end->u.network.address, &cause)
+               : 0;
 }
 
 /* Whether an end handles memory of malloc as fast as that of BMI_memalloc. */
 static bool any_memory(const struct bmi_flow_endpoint *end)
 {
-    return end->kind != BMI_FLOW_NETWORK || bmi__address_any_memory(end->u.network.address);
+    return end->kind != BMI_FLOW_NETWORK ||
+           bmi__address_any_memory(&bmi__default, end->u.network.address);
 }
 
 /* The bytes of the flow, if the request alone determines them; otherwise -1: the walk

@@ -437,7 +437,8 @@ void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
  * Owns: takes the buffer back. Threads: any. Blocks: no. */
 int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv);
 
-/* Gives the buffer of an unexpected message back. Returns: 0; EINVAL for NULL.
+/* Gives the buffer of an unexpected message back. Returns: 0; EINVAL for NULL, or if the instance
+ * that fetched it has ended.
  * Owns: takes the buffer back. Threads: any. Blocks: no. */
 int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
 
@@ -499,14 +500,15 @@ bmi_error_code_t bmi_status_of(int number);
 /* Writes the library's present state as lines of text: its listen addresses, totals, methods,
  * contexts, and for each peer its outstanding operations, waiting messages and held memory.
  * `bmi-info --process` prints this text of a process whose setting `report` is on. It asks over an
- * abstract Unix socket with the name BMI_REPORT_NAME and the process id. The process answers its
- * own user and root, while one of its threads makes progress.
- * Returns: the length of the whole text, of which up to size-1 bytes and a NUL are written; 0: not
- * initialized, or no memory. Owns: nothing (size 0: text may be NULL). Threads: any; not from
- * within the log's callback. Blocks: briefly, it reads files with credentials that have changed
- * since the last report; takes 0.4 to 1 us for each peer. */
+ * abstract Unix socket with the name BMI_REPORT_NAME and the process id; further instances
+ * (bmi/instance.h) have sockets of their own. The process answers its own user and root, while one
+ * of its threads makes progress. Returns: the length of the whole text, of which up to size-1 bytes
+ * and a NUL are written; 0: not initialized, or no memory. Owns: nothing (size 0: text may be
+ * NULL). Threads: any; not from within the log's callback. Blocks: briefly, it reads files with
+ * credentials that have changed since the last report; takes 0.4 to 1 us for each peer. */
 size_t bmi_report(char *text, size_t size);
 #define BMI_REPORT_NAME "bmi-report-%ld"
+#define BMI_REPORT_INSTANCE_NAME BMI_REPORT_NAME "-%s" /* bmi_instance_name(), if not "" */
 
 /* Walks the table of settings. Returns: 0 and sets *name, *value (static per thread until the next
  * call), *help; ENOENT past the last. Owns: BMI. Threads: any, at any time. Blocks: no. */

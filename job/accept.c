@@ -61,7 +61,7 @@ void bmi__job_accepted_end(struct bmi_job_context *context, struct bmi_job_accep
     bool room = context->accept.listed;
     bmi_lock_give(&context->lock);
     bmi__job_after(context, &ends);
-    if (room && bmi__unexpected_waiting())
+    if (room && bmi__unexpected_waiting(context->instance))
         bmi__job_poll_soon(context);
 }
 
@@ -98,7 +98,7 @@ static void reserved_end(struct bmi_job_context *context, bool started)
 static bool take_one(struct bmi_job_context *context, const struct bmi__accept *accept)
 {
     struct bmi_job_accepted *data = calloc(1, accept->data_size);
-    if (data == NULL || bmi__unexpected_take(&data->message, 1) != 1) {
+    if (data == NULL || bmi__unexpected_take(context->instance, &data->message, 1) != 1) {
         free(data);
         return false;
     }
@@ -106,7 +106,7 @@ static bool take_one(struct bmi_job_context *context, const struct bmi__accept *
     reserved_end(context, true); /* before the machine can end */
     if (bmi__sm_start_owned(context, accept->table, data, SM_ACCEPTED, NULL) == 0)
         return true;
-    bmi__unexpected_untake(data->message.buffer); /* a later poll tries again */
+    bmi__unexpected_untake(context->instance, data->message.buffer); /* a later poll tries again */
     free(data);
     bmi_lock_take(&context->lock);
     context->accept.started--;
@@ -118,7 +118,7 @@ bool bmi__job_accept_take(struct bmi_job_context *context)
 {
     struct bmi__accept accept;
     bool any = false;
-    while (bmi__unexpected_waiting() && reserve(context, &accept)) {
+    while (bmi__unexpected_waiting(context->instance) && reserve(context, &accept)) {
         if (!take_one(context, &accept)) {
             reserved_end(context, false);
             break;
@@ -146,7 +146,7 @@ int bmi_job_accept(struct bmi_job_context *context, struct bmi_sm_table *table, 
                    struct bmi_job_status *status)
 {
     struct bmi__accept wanted = {.table = table, .limit = limit, .data_size = data_size};
-    int result = table != NULL ? bmi__sm_frames(table) : -BMI_EINVAL;
+    int result = table != NULL ? bmi__sm_frames(context, table) : -BMI_EINVAL;
     if (data_size == 0)
         wanted.data_size = sizeof(struct bmi_job_accepted);
     if (limit < 1 || wanted.data_size < sizeof(struct bmi_job_accepted) ||
@@ -164,7 +164,7 @@ int bmi_job_accept(struct bmi_job_context *context, struct bmi_sm_table *table, 
     result = begin_locked(context, job, &wanted);
     bmi_lock_give(&context->lock);
     result = bmi__job_posted(context, job, result, id, status);
-    if (result == 0 && bmi__unexpected_waiting())
+    if (result == 0 && bmi__unexpected_waiting(context->instance))
         bmi__job_poll_soon(context);
     return result;
 }

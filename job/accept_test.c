@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/state/library.h"
 #include "job/job_case.h"
@@ -156,7 +157,7 @@ static void test_limit(void)
     /* then the others wait in the library, in their sender's budget */
     CU_ASSERT_EQUAL(bmi_job_statistics(job_case.context, &statistics), 0);
     CU_ASSERT_EQUAL(statistics.machines_alive, LIMIT);
-    CU_ASSERT_TRUE(bmi__unexpected_waiting());
+    CU_ASSERT_TRUE(bmi__unexpected_waiting(&bmi__default));
     /* and each end makes room for the next, in the order of their coming */
     for (int tag = 0; tag < MESSAGES; tag++) {
         let_go(tag);
@@ -165,7 +166,7 @@ static void test_limit(void)
         CU_ASSERT_TRUE(reached(&alive, next < LIMIT ? next : LIMIT));
     }
     CU_ASSERT_EQUAL(alive_most, LIMIT);
-    CU_ASSERT_FALSE(bmi__unexpected_waiting());
+    CU_ASSERT_FALSE(bmi__unexpected_waiting(&bmi__default));
     accept_end(id, MESSAGES);
 }
 
@@ -285,7 +286,7 @@ static void test_quiet(void)
     /* given a message that no job takes, and a loop on the descriptor */
     turns(1);
     message_send(9);
-    while (!bmi__unexpected_waiting())
+    while (!bmi__unexpected_waiting(&bmi__default))
         turns(1);
     /* then the loop sleeps */
     CU_ASSERT_TRUE(comes_to_rest());
@@ -316,7 +317,7 @@ static void test_readable(void)
     int count = 0;
     /* given a message that came before any job that takes it */
     message_send(3);
-    while (!bmi__unexpected_waiting())
+    while (!bmi__unexpected_waiting(&bmi__default))
         turns(1);
     CU_ASSERT_EQUAL(bmi_job_unexpected(job_case.context, &info, NULL, &id, NULL), 0);
     /* then the descriptor becomes readable */

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "job/internal.h"
 
@@ -218,7 +219,7 @@ int bmi_sm_check(struct bmi_sm_table *table, char *text, size_t size)
     return result < 0 ? result : 0;
 }
 
-int bmi__sm_frames(struct bmi_sm_table *table)
+int bmi__sm_frames(const struct bmi_job_context *context, struct bmi_sm_table *table)
 {
     char text[256] = "";
     int frames = atomic_load_explicit(&table->checked, memory_order_acquire);
@@ -226,7 +227,8 @@ int bmi__sm_frames(struct bmi_sm_table *table)
         return frames;
     int result = bmi_sm_check(table, text, sizeof text);
     if (result < 0) {
-        bmi__log(BMI_LOG_ERROR, "state machine refused: %s", text);
+        bmi__log(context != NULL ? context->instance : &bmi__default, BMI_LOG_ERROR,
+                 "state machine refused: %s", text);
         return result;
     }
     return atomic_load_explicit(&table->checked, memory_order_acquire);

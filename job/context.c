@@ -7,6 +7,7 @@
 
 #include "bmi/base/clock.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/progress.h"
@@ -50,7 +51,7 @@ static int background_begin(struct bmi_job_context *context)
 
 static int network_begin(struct bmi_job_context *context)
 {
-    int result = BMI_open_context(&context->bmi);
+    int result = bmi_instance_open_context(context->instance, &context->bmi);
     if (result < 0)
         return result;
     context->network = bmi__context_find(context->bmi);
@@ -92,13 +93,16 @@ static void steps_init(struct bmi_job_context *context)
     pthread_mutexattr_destroy(&attributes);
 }
 
-int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
+int bmi_instance_job_context_open(struct bmi_instance *instance, unsigned options,
+                                  struct bmi_job_context **out)
 {
-    if (out == NULL || (options & ~(unsigned)BMI_JOB_BACKGROUND) || !bmi__running())
+    if (out == NULL || (options & ~(unsigned)BMI_JOB_BACKGROUND) || instance == NULL ||
+        !bmi__running(instance))
         return -BMI_EINVAL;
     struct bmi_job_context *context = calloc(1, sizeof *context);
     if (context == NULL)
         return -BMI_ENOMEM;
+    context->instance = instance;
     context->manager = bmi_task_manager_default();
     context->upcalls = &upcalls;
     context->background = options & BMI_JOB_BACKGROUND;
@@ -116,6 +120,11 @@ int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
     }
     *out = context;
     return 0;
+}
+
+int bmi_job_context_open(unsigned options, struct bmi_job_context **out)
+{
+    return bmi_instance_job_context_open(&bmi__default, options, out);
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */
@@ -153,7 +162,7 @@ static void messages_return(struct bmi_job_context *context)
 {
     for (struct bmi__job *job = context->ready.last; job != NULL; job = job->previous)
         if (job->kind == BMI_JOB_UNEXPECTED && job->error == 0) {
-            bmi__unexpected_untake(job->unexpected.info->buffer);
+            bmi__unexpected_untake(context->instance, job->unexpected.info->buffer);
             job->unexpected.info->buffer = NULL;
         }
 }

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "job/job_case.h"
 
@@ -66,7 +67,7 @@ static void test_descriptor_beside(void)
     while (atomic_load(&event) == 0)
         CU_ASSERT_EQUAL_FATAL(bmi_job_test(other, id, &count, &status, 1), 0);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, wait_for, &id), 0);
-    while (!bmi__progress_poller_blocks())
+    while (!bmi__progress_poller_blocks(&bmi__default))
         sched_yield();
     job_case_none(); /* the loop with the descriptor polls, and goes to sleep */
     CU_ASSERT_EQUAL(bmi_job_event_complete(other, atomic_load(&event), 0, 0), 0);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bmi/base/error.h"
+#include "bmi/instance.h"
 #include "job/internal.h"
 
 void bmi__job_fd_signal(struct bmi_job_context *context)
@@ -80,7 +81,7 @@ static int set_fill(struct bmi_job_context *context, int set, int event, int tim
     struct epoll_event in = {.events = EPOLLIN};
     if (set < 0 || event < 0 || timer < 0)
         return bmi__error(-errno);
-    int result = BMI_get_info(0, BMI_GET_CONTEXT_FD, &network);
+    int result = bmi_instance_get_info(context->instance, BMI_GET_CONTEXT_FD, &network);
     if (result < 0)
         return result;
     /* In the background the program need not poll the network. */

@@ -128,6 +128,7 @@ struct bmi__accept {
 };
 
 struct bmi_job_context {
+    struct bmi_instance *instance; /* whose messages, services and poller its jobs use */
     bmi_context_id bmi;
     struct context *network; /* the same */
     struct bmi_task_manager *manager;
@@ -276,8 +277,9 @@ void bmi__job_poller_look(struct bmi__job_poller *poller);
 
 /* ---- check.c ---- */
 
-/* How many frames a machine of this table needs; <0: a BMI error. */
-int bmi__sm_frames(struct bmi_sm_table *table);
+/* How many frames a machine of this table needs; <0: a BMI error, and the log of the context's
+ * instance has the details (NULL: the default one's). */
+int bmi__sm_frames(const struct bmi_job_context *context, struct bmi_sm_table *table);
 #define SM_DEPTH_MOST 16
 
 /* ---- wake.c ---- */

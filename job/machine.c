@@ -110,7 +110,7 @@ static bool machine_go(struct bmi_sm *machine, int result)
         struct sm_frame *frame = sm_top(machine);
         int to = transition(sm_state(machine), result);
         if (to == NO_TRANSITION) {
-            bmi__log(BMI_LOG_ERROR,
+            bmi__log(machine->context->instance, BMI_LOG_ERROR,
                      "state machine %s: state \"%s\" had the result %d, for which "
                      "its table has no transition",
                      frame->table->name, sm_state(machine)->name, result);
@@ -411,7 +411,7 @@ static int machine_start(struct bmi_job_context *context, struct bmi_sm_table *t
                          const struct bmi_job_options *options, enum sm_owner owner,
                          bmi_job_id_t *id, struct bmi_job_status *status)
 {
-    int frames = table != NULL ? bmi__sm_frames(table) : -BMI_EINVAL;
+    int frames = table != NULL ? bmi__sm_frames(context, table) : -BMI_EINVAL;
     if (id != NULL)
         *id = 0;
     if (context == NULL || frames < 0)

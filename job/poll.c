@@ -45,12 +45,13 @@ static bool unexpected_take(struct bmi_job_context *context)
 {
     struct bmi__job_ends ends = {0};
     bool any = false;
-    if (atomic_load(&context->unexpected_wanted) == 0 || !bmi__unexpected_waiting())
+    if (atomic_load(&context->unexpected_wanted) == 0 ||
+        !bmi__unexpected_waiting(context->instance))
         return false;
     bmi_lock_take(&context->lock);
     struct bmi__job *job;
     while ((job = context->unexpected.first) != NULL &&
-           bmi__unexpected_take(job->unexpected.info, 1) == 1) {
+           bmi__unexpected_take(context->instance, job->unexpected.info, 1) == 1) {
         bmi__job_end_locked(context, job, 0, job->unexpected.info->size, &ends);
         any = true;
     }
@@ -84,7 +85,7 @@ static void wait_wake(struct bmi_task_waker *waker)
     struct wait *wait = (struct wait *)((char *)waker - offsetof(struct wait, waker));
     struct bmi_job_context *context = wait->context;
     atomic_store(&wait->woken, true);
-    bmi__progress_notify(context_waiters(context->network), 0);
+    bmi__progress_notify(context->instance, context_waiters(context->network), 0);
 }
 
 /* In the background other threads fetch completions; this thread only waits for ended jobs. */
@@ -100,7 +101,8 @@ static bool wait_ready(struct waiter *waiter)
            atomic_load(&context->flow.pending) ||
            atomic_load(&context->next_due_ns) < wait->due_ns ||
            bmi__context_has(context->network) ||
-           (atomic_load(&context->unexpected_wanted) > 0 && bmi__unexpected_waiting());
+           (atomic_load(&context->unexpected_wanted) > 0 &&
+            bmi__unexpected_waiting(waiter->instance));
 }
 
 /* Milliseconds to wait, rounded up so that a timer is due at the end. */
@@ -114,7 +116,8 @@ static int wait_ms(const struct wait *wait, uint64_t now, uint64_t until_ns)
 bool bmi__job_wait(struct bmi_job_context *context, uint64_t seen, uint64_t until_ns)
 {
     struct wait wait = {.context = context, .seen = seen, .waker = {.wake = wait_wake}};
-    struct waiter waiter = {.ready = wait_ready,
+    struct waiter waiter = {.instance = context->instance,
+                            .ready = wait_ready,
                             .argument = &wait,
                             .list = context_waiters(context->network),
                             .op = WAITER_SOME};

@@ -1,28 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * poller.c - for contexts in the background: a task that polls the network and runs their timers.
+ * poller.c - for contexts in the background: a task for each instance that has such contexts, which
+ * polls the network and runs their timers.
  *
- * One task that may block waits inside BMI for all such contexts, on its own BMI context, in which
- * no operation ever completes. A completion in a job context's own BMI context submits that
+ * The task may block. It waits inside BMI for all of these contexts, on its own BMI context, in
+ * which no operation ever completes. A completion in a job context's own BMI context submits that
  * context's polling task, through the hook; a due timer in its heap does so from here. Workers poll
  * and run the machines.
  *
- * `lock` guards the_poller; the list of contexts has its own lock, inside that one. A thread that
- * waits for tasks, or runs one, holds neither. The thread that closes the last context takes the
- * poller out, and waits for its task without the lock. If that task is further down on the same
- * stack (it ran, within its wait, a task that closes the context), the poller frees itself.
+ * `lock` guards the list of pollers; a poller's list of contexts has its own lock, inside that one.
+ * A thread that waits for tasks, or runs one, holds neither. The thread that closes an instance's
+ * last context takes the poller out, and waits for its task without the lock. If that task is
+ * further down on the same stack (it ran, within its wait, a task that closes the context), the
+ * poller frees itself.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "bmi/base/clock.h"
+#include "bmi/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/state/context.h"
 #include "job/internal.h"
 #include "task/internal.h"
 
 struct bmi__job_poller {
-    unsigned users; /* lock */
+    struct bmi_instance *instance;
+    struct bmi__job_poller *next; /* lock */
+    unsigned users;               /* lock */
     bmi_context_id bmi;
     struct context *network;
     struct bmi_task task;
@@ -33,12 +38,12 @@ struct bmi__job_poller {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct bmi__job_poller *the_poller; /* lock */
+static struct bmi__job_poller *pollers; /* lock; at most one for each instance */
 
 void bmi__job_poller_look(struct bmi__job_poller *poller)
 {
     atomic_store(&poller->look, true);
-    bmi__progress_notify(context_waiters(poller->network), 0);
+    bmi__progress_notify(poller->instance, context_waiters(poller->network), 0);
 }
 
 static bool poller_ready(struct waiter *waiter)
@@ -70,6 +75,7 @@ static uint64_t timers_look(struct bmi__job_poller *poller)
 static void poller_free(struct bmi__job_poller *poller)
 {
     BMI_close_context(poller->bmi);
+    bmi__blocking_unreserve(bmi_task_manager_default());
     pthread_mutex_destroy(&poller->contexts_lock);
     free(poller);
 }
@@ -77,7 +83,8 @@ static void poller_free(struct bmi__job_poller *poller)
 static enum bmi_task_status poller_run(struct bmi_task *task, void *argument)
 {
     struct bmi__job_poller *poller = argument;
-    struct waiter waiter = {.ready = poller_ready,
+    struct waiter waiter = {.instance = poller->instance,
+                            .ready = poller_ready,
                             .argument = poller,
                             .list = context_waiters(poller->network),
                             .op = WAITER_SOME};
@@ -101,25 +108,30 @@ static int poller_begin(struct bmi__job_poller *poller)
     struct bmi_task_attributes attributes = {.function = poller_run,
                                              .argument = poller,
                                              .options = BMI_TASK_MAY_BLOCK};
-    int result = BMI_open_context(&poller->bmi);
+    int result = bmi_instance_open_context(poller->instance, &poller->bmi);
     if (result < 0)
         return result;
     poller->network = bmi__context_find(poller->bmi);
     bmi__context_hide(poller->network);
-    if (bmi_task_prepare(&poller->task, NULL, &attributes) < 0 ||
-        bmi_task_submit(&poller->task) < 0) {
-        BMI_close_context(poller->bmi);
-        return -BMI_EAGAIN;
+    struct bmi_task_manager *manager = bmi_task_manager_default();
+    result = bmi__blocking_reserve(manager);
+    if (result == 0 && (bmi_task_prepare(&poller->task, NULL, &attributes) < 0 ||
+                        bmi_task_submit(&poller->task) < 0)) {
+        bmi__blocking_unreserve(manager);
+        result = -BMI_EAGAIN;
     }
-    return 0;
+    if (result < 0)
+        BMI_close_context(poller->bmi);
+    return result;
 }
 
-static struct bmi__job_poller *poller_make_locked(int *result)
+static struct bmi__job_poller *poller_make_locked(struct bmi_instance *instance, int *result)
 {
     struct bmi__job_poller *poller = calloc(1, sizeof *poller);
     *result = -BMI_ENOMEM;
     if (poller == NULL)
         return NULL;
+    poller->instance = instance;
     pthread_mutex_init(&poller->contexts_lock, NULL);
     *result = poller_begin(poller);
     if (*result < 0) {
@@ -127,29 +139,38 @@ static struct bmi__job_poller *poller_make_locked(int *result)
         free(poller);
         return NULL;
     }
-    return the_poller = poller;
+    poller->next = pollers;
+    return pollers = poller;
 }
 
-/* The poller is no longer reachable from the_poller. */
+/* The poller is no longer in the list. */
 static void poller_end(struct bmi__job_poller *poller)
 {
     atomic_store(&poller->stop, true);
-    bmi__progress_notify(context_waiters(poller->network), 0);
+    bmi__progress_notify(poller->instance, context_waiters(poller->network), 0);
     poller->orphan = bmi__task_await(&poller->task) == -BMI_EDEADLK;
     if (!poller->orphan)
         poller_free(poller);
 }
 
-/* A forked child has neither the poller's thread nor its contexts. */
+/* A forked child has neither the pollers' threads nor their contexts. */
 static void after_fork_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    the_poller = NULL;
+    pollers = NULL;
 }
 
 static void fork_watch(void)
 {
     pthread_atfork(NULL, NULL, after_fork_child);
+}
+
+static struct bmi__job_poller *poller_find_locked(const struct bmi_instance *instance)
+{
+    struct bmi__job_poller *poller = pollers;
+    while (poller != NULL && poller->instance != instance)
+        poller = poller->next;
+    return poller;
 }
 
 int bmi__job_poller_join(struct bmi_job_context *context)
@@ -158,9 +179,9 @@ int bmi__job_poller_join(struct bmi_job_context *context)
     int result = 0;
     pthread_once(&fork_once, fork_watch);
     pthread_mutex_lock(&lock);
-    struct bmi__job_poller *poller = the_poller;
+    struct bmi__job_poller *poller = poller_find_locked(context->instance);
     if (poller == NULL)
-        poller = poller_make_locked(&result);
+        poller = poller_make_locked(context->instance, &result);
     if (poller != NULL) {
         poller->users++;
         context->poller = poller;
@@ -186,13 +207,21 @@ void bmi__job_poller_unwatch(struct bmi_job_context *context)
     pthread_mutex_unlock(&poller->contexts_lock);
 }
 
+static void unlist_locked(struct bmi__job_poller *poller)
+{
+    struct bmi__job_poller **place = &pollers;
+    while (*place != poller)
+        place = &(*place)->next;
+    *place = poller->next;
+}
+
 void bmi__job_poller_leave(struct bmi_job_context *context)
 {
     struct bmi__job_poller *poller = context->poller;
     pthread_mutex_lock(&lock);
     bool last = --poller->users == 0;
     if (last)
-        the_poller = NULL;
+        unlist_locked(poller);
     pthread_mutex_unlock(&lock);
     if (last)
         poller_end(poller);

@@ -141,7 +141,7 @@ int bmi_job_unexpected(struct bmi_job_context *context, struct BMI_unexpected_in
     unexpected_append_locked(context, job, info);
     bmi_lock_give(&context->lock);
     result = bmi__job_posted(context, job, 0, id, status);
-    if (bmi__unexpected_waiting())
+    if (bmi__unexpected_waiting(context->instance))
         bmi__job_poll_soon(context);
     return result;
 }

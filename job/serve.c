@@ -15,6 +15,7 @@
 #include <stdalign.h>
 #include <stdlib.h>
 
+#include "bmi/instance.h"
 #include "job/internal.h"
 
 struct bmi__serve {
@@ -87,7 +88,7 @@ void bmi__job_serve_cancel_locked(struct bmi_job_context *context, struct bmi__j
     serve->stopping = true;
     pthread_mutex_unlock(&serve->lock);
     if (first)
-        bmi_rpc_unregister(serve->name);
+        bmi_instance_rpc_unregister(context->instance, serve->name);
     if (!over)
         return;
     bmi__job_end_locked(context, job, -BMI_ECANCEL, (bmi_size_t)serve->started, ends);
@@ -232,14 +233,15 @@ static struct bmi__serve *serve_new(struct bmi_job_context *context, struct bmi_
     return serve;
 }
 
-static int service_valid(const char *name, const struct bmi_job_service *service,
+static int service_valid(const struct bmi_job_context *context, const char *name,
+                         const struct bmi_job_service *service,
                          const struct bmi_job_options *options)
 {
     if (name == NULL || service == NULL || service->table == NULL ||
         (service->data_size > 0 && service->data_size < sizeof(struct bmi_job_request)) ||
         (options != NULL && options->machine != NULL))
         return -BMI_EINVAL;
-    int frames = bmi__sm_frames(service->table);
+    int frames = bmi__sm_frames(context, service->table);
     return frames < 0 ? frames : 0;
 }
 
@@ -253,7 +255,7 @@ int bmi_job_serve(struct bmi_job_context *context, const char *name,
                                     .ended = serve_ended,
                                     .withdrawn = serve_withdrawn};
     calls.timeout_ms = service != NULL ? service->timeout_ms : 0;
-    int result = service_valid(name, service, options);
+    int result = service_valid(context, name, service, options);
     if (id != NULL)
         *id = 0;
     if (result < 0)
@@ -263,7 +265,8 @@ int bmi_job_serve(struct bmi_job_context *context, const char *name,
         return result;
     struct bmi__serve *serve = serve_new(context, job, name, service);
     calls.argument = serve;
-    result = serve != NULL ? bmi_rpc_register(name, &calls) : -BMI_ENOMEM;
+    result =
+        serve != NULL ? bmi_instance_rpc_register(context->instance, name, &calls) : -BMI_ENOMEM;
     if (result < 0 && serve != NULL) {
         serve_put(serve); /* the service's */
         serve_put(serve);

@@ -37,12 +37,13 @@ static void watch_remove(struct bmi_deferred *deferred)
     struct bmi__job_watch *watch =
         (struct bmi__job_watch *)((char *)deferred - offsetof(struct bmi__job_watch, removal));
     struct bmi_job_context *context = watch->context;
+    struct bmi_instance *instance = context->instance;
     struct context *network = context->network;
-    bmi_method_watch_remove(&watch->watch);
+    bmi_method_watch_remove(instance, &watch->watch);
     close(watch->watch.fd);
     free(watch);
-    if (atomic_fetch_sub(&context->watches, 1) == 1)
-        bmi__progress_notify(context_waiters(network), 0);
+    if (atomic_fetch_sub(&context->watches, 1) == 1) /* the last access to it */
+        bmi__progress_notify(instance, context_waiters(network), 0);
 }
 
 static void watch_end_locked(struct bmi__job_watch *watch, bmi_error_code_t error,
@@ -50,7 +51,7 @@ static void watch_end_locked(struct bmi__job_watch *watch, bmi_error_code_t erro
 {
     watch->over = true;
     bmi__job_end_locked(watch->context, watch->job, error, actual, ends);
-    bmi_method_defer(&watch->removal); /* may be freed from here on */
+    bmi_method_defer(watch->context->instance, &watch->removal); /* may be freed from here on */
 }
 
 void bmi__job_watch_cancel_locked(struct bmi_job_context *context, struct bmi__job *job,
@@ -68,7 +69,8 @@ static bool unwatched(struct waiter *waiter)
 
 void bmi__job_watches_end(struct bmi_job_context *context)
 {
-    struct waiter waiter = {.ready = unwatched,
+    struct waiter waiter = {.instance = context->instance,
+                            .ready = unwatched,
                             .argument = context,
                             .list = context_waiters(context->network),
                             .op = WAITER_SOME};
@@ -131,7 +133,7 @@ static int watch_begin(struct bmi_job_context *context, struct bmi__job *job, in
                                      .child = child};
     job->watch = watch;
     atomic_fetch_add(&context->watches, 1);
-    result = bmi_method_watch_add(&watch->watch, EPOLLIN | EPOLLET);
+    result = bmi_method_watch_add(context->instance, &watch->watch, EPOLLIN | EPOLLET);
     if (result == 0)
         return 0;
     atomic_fetch_sub(&context->watches, 1);

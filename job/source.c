@@ -72,7 +72,8 @@ static int open_locked(struct bmi__job_source *source)
     source->watch = (struct bmi_watch){.ready = source_readable, .fd = kind_fd(source)};
     result = source->watch.fd < 0 ? source->watch.fd : kind_notify(source, source_told);
     if (result == 0)
-        result = bmi__error(bmi_method_watch_add(&source->watch, EPOLLIN | EPOLLET));
+        result = bmi__error(
+            bmi_method_watch_add(source->context->instance, &source->watch, EPOLLIN | EPOLLET));
     if (result == 0) {
         atomic_store_explicit(&source->open, true, memory_order_release);
         return 0;
@@ -124,10 +125,11 @@ static void watch_remove(struct bmi_deferred *deferred)
 {
     struct bmi__job_source *source =
         (struct bmi__job_source *)((char *)deferred - offsetof(struct bmi__job_source, removal));
+    struct bmi_instance *instance = source->context->instance;
     struct context *network = source->context->network;
-    bmi_method_watch_remove(&source->watch);
-    atomic_store(&source->unwatched, true);
-    bmi__progress_notify(context_waiters(network), 0);
+    bmi_method_watch_remove(instance, &source->watch);
+    atomic_store(&source->unwatched, true); /* the last access to it */
+    bmi__progress_notify(instance, context_waiters(network), 0);
 }
 
 static bool unwatched(struct waiter *waiter)
@@ -137,14 +139,16 @@ static bool unwatched(struct waiter *waiter)
 
 void bmi__job_source_quiet(struct bmi__job_source *source)
 {
-    struct waiter waiter = {.ready = unwatched,
+    struct bmi_instance *instance = source->context->instance;
+    struct waiter waiter = {.instance = instance,
+                            .ready = unwatched,
                             .argument = &source->unwatched,
                             .list = context_waiters(source->context->network),
                             .op = WAITER_SOME};
     if (!atomic_load(&source->open))
         return;
     source->removal.run = watch_remove;
-    bmi_method_defer(&source->removal);
+    bmi_method_defer(instance, &source->removal);
     while (!atomic_load(&source->unwatched))
         bmi__progress_wait(&waiter, 1000);
     close(source->watch.fd);

@@ -83,7 +83,7 @@ static void look(const struct take *take, bool drive)
 {
     calls_without_poll = 0;
     if (drive)
-        bmi__progress_poll();
+        bmi__progress_poll(take->context->instance);
     bmi__job_poll(take->context);
     tasks_run(take);
 }

@@ -33,7 +33,8 @@ void bmi_sm_trace_to(struct bmi_job_context *context, bmi_sm_tracer function, vo
 {
     struct bmi__tracer *tracer = function != NULL ? malloc(sizeof *tracer) : NULL;
     if (function != NULL && tracer == NULL) {
-        bmi__log(BMI_LOG_ERROR, "no memory for a tracer of state machines: nothing is traced");
+        bmi__log(context->instance, BMI_LOG_ERROR,
+                 "no memory for a tracer of state machines: nothing is traced");
         return;
     }
     bmi_lock_take(&context->lock);

@@ -7,14 +7,14 @@
 #include "bmi/progress/progress.h"
 #include "job/internal.h"
 
-/* Contexts that ever wanted an unexpected message. A thread may take the lock with locks of BMI
- * held. */
+/* Contexts of all instances that ever wanted an unexpected message. A thread may take the lock with
+ * locks of BMI held. */
 static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct bmi_job_context *wants; /* wants_lock */
 
 void bmi__job_notify(struct bmi_job_context *context)
 {
-    bmi__progress_notify(context_waiters(context->network), 0);
+    bmi__progress_notify(context->instance, context_waiters(context->network), 0);
     if (atomic_load(&context->event_fd) >= 0)
         bmi__job_fd_signal(context);
 }
@@ -39,12 +39,12 @@ void bmi__job_hook(struct bmi_job_context *context)
     bmi__context_set_hook(context->network, completion_hook, context);
 }
 
-/* Any context that wants a message may take it. */
-static void unexpected_hook(void)
+/* Any context of the instance that wants a message may take it. */
+static void unexpected_hook(struct bmi_instance *instance)
 {
     pthread_mutex_lock(&wants_lock);
     for (struct bmi_job_context *context = wants; context != NULL; context = context->wants_next)
-        if (atomic_load(&context->unexpected_wanted) > 0)
+        if (context->instance == instance && atomic_load(&context->unexpected_wanted) > 0)
             bmi__job_poll_soon(context);
     pthread_mutex_unlock(&wants_lock);
 }
@@ -56,7 +56,7 @@ void bmi__job_wants_unexpected(struct bmi_job_context *context)
         context->wants_listed = true;
         context->wants_next = wants;
         wants = context;
-        bmi__unexpected_set_hook(unexpected_hook);
+        bmi__unexpected_set_hook(context->instance, unexpected_hook);
     }
     pthread_mutex_unlock(&wants_lock);
 }

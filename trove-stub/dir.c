@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "bmi/base/crypto.h"
+#include "bmi/base/instance.h"
 #include "trove-stub/dir.h"
 #include "trove-stub/limit.h"
 
@@ -196,7 +197,7 @@ static int number_random(bmi_trove_object_id_t *number)
 {
     int result;
     do
-        result = bmi__random(number, sizeof *number);
+        result = bmi__random(&bmi__default, number, sizeof *number);
     while (result == 0 && *number == 0);
     return result;
 }

@@ -10,6 +10,8 @@
 #include <time.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
+#include "bmi/base/log.h"
 #include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
@@ -42,18 +44,19 @@ static struct bmi_link *flush_wanted_locked(struct peer *peer, enum op_kind kind
     if (link == NULL || peer->state != PEER_UP)
         return NULL;
     if (kind == OP_RECV) { /* at most an announcement, which the next test or send writes */
-        if (!atomic_load(&link->dirty) || !bmi__progress_asleep())
+        if (!atomic_load(&link->dirty) || !bmi__progress_asleep(peer->instance))
             return NULL;
         bmi_link_ref(link);
         return link;
     }
-    uint32_t now = bmi__progress_pass();
+    uint32_t now = bmi__progress_pass(peer->instance);
     bool first = peer->flush_pass != now;
     peer->flush_pass = now;
     peer->flush_frames = first ? 0 : (uint8_t)(peer->flush_frames + 1);
-    if (!first && bmi__setting(SETTING_COALESCE) != 0 && peer->flush_frames < COALESCE_FRAMES) {
+    if (!first && bmi__setting(peer->instance, SETTING_COALESCE) != 0 &&
+        peer->flush_frames < COALESCE_FRAMES) {
         bmi__progress_dirty(link);
-        if (!bmi__progress_asleep())
+        if (!bmi__progress_asleep(peer->instance))
             return NULL;
     }
     peer->flush_frames = 0;
@@ -65,7 +68,7 @@ static void flush_and_drop(struct bmi_link *link)
 {
     if (link == NULL)
         return;
-    if (!bmi__offload_on() || !bmi__offload_flush(link))
+    if (!bmi__offload_on(link->instance) || !bmi__offload_flush(link))
         link->method->flush(link);
     bmi_link_unref(link);
 }
@@ -127,7 +130,7 @@ static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
     if (is_for_the_next(peer, handle)) {
         op->stage = STAGE_NEXT;
         if (op->kind == OP_EXCHANGE)
-            bmi__upcalls->exchange_start_locked(peer, op);
+            peer->instance->upcalls->exchange_start_locked(peer, op);
         return 0;
     }
     if (op->kind == OP_SEND)
@@ -137,7 +140,7 @@ static int start_locked(struct peer *peer, struct op *op, BMI_addr_t handle)
     else if (op->kind == OP_PING)
         bmi__ping_start_locked(peer, op);
     else if (op->kind == OP_EXCHANGE)
-        bmi__upcalls->exchange_start_locked(peer, op);
+        peer->instance->upcalls->exchange_start_locked(peer, op);
     else
         status = bmi__receive_start_locked(peer, op, true);
     if (status < 0)
@@ -153,7 +156,7 @@ static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
     if (bmi__op_is_first(op, OP_PENDING))
         return 0;
     bool immediate = op->kind != OP_PING && op->kind != OP_EXCHANGE;
-    if (op->error != 0 || !immediate || bmi__setting(SETTING_IMMEDIATE) == 0) {
+    if (op->error != 0 || !immediate || bmi__setting(op->instance, SETTING_IMMEDIATE) == 0) {
         atomic_store(&op->state, OP_PENDING);
         bmi__context_complete(op);
         return 0;
@@ -170,10 +173,10 @@ static int outcome(struct op *op, const struct post *post, bmi_op_id_t *id)
  * be the first send between two passes, or gathering must be off. */
 static bool sent_now_locked(struct peer *peer, const struct post *post)
 {
-    uint32_t now = bmi__progress_pass();
+    uint32_t now = bmi__progress_pass(peer->instance);
     if (post->kind != OP_SEND || post->buffers != NULL ||
-        (peer->flush_pass == now && bmi__setting(SETTING_COALESCE) != 0) ||
-        bmi__setting(SETTING_IMMEDIATE) == 0 || bmi__offload_on() ||
+        (peer->flush_pass == now && bmi__setting(peer->instance, SETTING_COALESCE) != 0) ||
+        bmi__setting(peer->instance, SETTING_IMMEDIATE) == 0 || bmi__offload_on(peer->instance) ||
         !bmi__send_now_locked(peer, post->tag, post->buffer, post->total))
         return false;
     peer->flush_pass = now;
@@ -185,27 +188,38 @@ static bool sent_now_locked(struct peer *peer, const struct post *post)
  * peer closed its idle connection or was restarted, this process has not noticed. A message written
  * to that connection would be lost and yet reported as sent. So, if there is no poller, this makes
  * a few passes first. */
-static void catch_up(enum op_kind kind)
+static void catch_up(struct bmi_instance *instance, enum op_kind kind)
 {
     enum { PAUSE_MS = 100 };
-    static _Atomic uint32_t posted_ms;      /* written once a millisecond */
-    static _Thread_local uint32_t received; /* a receive was posted; the number of the pass */
-    uint32_t pass = bmi__progress_pass() | 1;
+    /* a receive was posted: the number of the pass, and whose */
+    static _Thread_local uint32_t received;
+    static _Thread_local const struct bmi_instance *received_by;
+    uint32_t pass = bmi__progress_pass(instance) | 1;
     struct timespec now;
     /* A send that comes with a receive, as requests and replies do, does not read the clock. */
-    bool alone = received != pass;
+    bool alone = received != pass || received_by != instance;
     received = kind == OP_RECV ? pass : 0;
+    received_by = instance;
     if (!alone && kind != OP_RECV)
         return;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     uint32_t now_ms = (uint32_t)now.tv_sec * 1000 + (uint32_t)(now.tv_nsec / 1000000);
-    uint32_t before = atomic_load_explicit(&posted_ms, memory_order_relaxed);
+    uint32_t before = atomic_load_explicit(&instance->posted_ms, memory_order_relaxed);
     if (now_ms == before)
         return;
-    atomic_store_explicit(&posted_ms, now_ms, memory_order_relaxed);
-    bmi__background_posted();
+    atomic_store_explicit(&instance->posted_ms, now_ms, memory_order_relaxed);
+    bmi__background_posted(instance);
     if (now_ms - before > PAUSE_MS)
-        bmi__progress_catch_up();
+        bmi__progress_catch_up(instance);
+}
+
+static void mixed_log(struct bmi_instance *instance, BMI_addr_t address)
+{
+    const struct bmi_instance *other = bmi_instance_of_addr(address);
+    if (other != NULL && other != instance)
+        bmi__log(instance, BMI_LOG_ERROR,
+                 "a post has a context of instance \"%s\" and an address of instance \"%s\"",
+                 instance->name, other->name);
 }
 
 int bmi__post(const struct post *post, bmi_op_id_t *id)
@@ -213,20 +227,23 @@ int bmi__post(const struct post *post, bmi_op_id_t *id)
     struct peer *peer;
     *id = 0;
     struct context *context =
-        post->internal != NULL ? post->internal : bmi__context_find(post->context);
+        post->internal != NULL ? post->internal : running_context(post->context);
     if (context == NULL)
         return -BMI_EINVAL;
-    catch_up(post->kind);
-    int status = bmi__address_lock(post->address, &peer);
-    if (status < 0)
+    struct bmi_instance *instance = context->instance;
+    catch_up(instance, post->kind);
+    int status = bmi__address_lock(instance, post->address, &peer);
+    if (status < 0) {
+        mixed_log(instance, post->address);
         return bmi__error(status);
+    }
     if (sent_now_locked(peer, post)) {
         BMI_PROBE(4, sent_now, peer, post->address, post->tag, post->total);
         peer_unlock(peer);
         bmi__context_immediate(context);
         return 1;
     }
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(instance);
     if (op == NULL) {
         peer_unlock(peer);
         return -BMI_ENOMEM;
@@ -265,7 +282,7 @@ static bool arguments_valid(bmi_op_id_t *id, enum bmi_buffer_type type, const st
     if (id == NULL)
         return false;
     *id = 0;
-    return bmi__running() && (type == BMI_PRE_ALLOC || type == BMI_EXT_ALLOC) &&
+    return (type == BMI_PRE_ALLOC || type == BMI_EXT_ALLOC) &&
            (post->kind != OP_RECV || post->actual != NULL);
 }
 
@@ -393,7 +410,7 @@ int BMI_post_sendunexpected_list(bmi_op_id_t *id, BMI_addr_t dest, const void *c
 
 int BMI_cancel(bmi_op_id_t id, bmi_context_id context_id)
 {
-    struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
+    struct context *context = running_context(context_id);
     struct op *op = context != NULL ? bmi__op_find(id) : NULL;
     if (op == NULL && context != NULL && bmi__op_is_over(id))
         return 0; /* programs cancel all ids of a transfer, including stale ones */

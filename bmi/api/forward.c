@@ -8,10 +8,12 @@
  * posts the call, cancels it, and ends the request: none of these can overtake another. The request
  * owns the forward.
  */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "bmi/api/api.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/protocol/cancel.h"
 #include "bmi/rpc/call.h"
 #include "bmi/rpc/serve.h"
@@ -50,11 +52,12 @@ static void call_over_locked(struct peer *peer, struct op *op)
     forward->error = op->error;
     forward->over = true;
     bmi__op_give(op);
-    bmi_method_defer(&forward->work);
+    bmi_method_defer(peer->instance, &forward->work);
 }
 
-/* The context of these calls. */
-static struct context calls_context = {.direct = call_over_locked};
+struct bmi__forwards {
+    struct context context; /* of these calls */
+};
 
 static void forward_end(struct forward *forward, int status)
 {
@@ -65,12 +68,14 @@ static void forward_end(struct forward *forward, int status)
 
 static void call_post(struct forward *forward)
 {
+    struct bmi__forwards *forwards = bmi__request_instance(forward->request)->forwards;
     struct post post = {.kind = OP_EXCHANGE,
                         .address = forward->server,
                         .buffer = forward->call,
                         .user_ptr = forward,
-                        .internal = &calls_context};
-    bool cancelled = !bmi__running() || bmi_rpc_is_cancelled(forward->request);
+                        .internal = &forwards->context};
+    bool cancelled = !bmi__running(bmi__request_instance(forward->request)) ||
+                     bmi_rpc_is_cancelled(forward->request);
     int status = cancelled ? BMI__CANCELLED : bmi__post(&post, &forward->id);
     if (status >= 0) {
         forward->call = NULL;
@@ -116,7 +121,8 @@ static int forward_make(struct bmi_rpc_request *request, BMI_addr_t server, cons
     int status = forward != NULL && arguments != NULL ? 0 : -BMI_ENOMEM;
     call.one_way = bmi_rpc_is_one_way(request);
     if (status == 0)
-        status = bmi__call_make(service, arguments, forward_unpack, forward, &call, &forward->call);
+        status = bmi__call_make(bmi__request_instance(request), service, arguments, forward_unpack,
+                                forward, &call, &forward->call);
     if (status < 0) {
         bmi_message_free(arguments);
         free(forward);
@@ -135,7 +141,7 @@ int bmi_rpc_forward(struct bmi_rpc_request *request, BMI_addr_t server, const ch
                     const struct bmi_rpc_options *options)
 {
     struct forward *forward;
-    if (request == NULL || !bmi__running())
+    if (request == NULL || !bmi__running(bmi__request_instance(request)))
         return -BMI_EINVAL;
     int status = forward_make(request, server, service, options, &forward);
     if (status < 0)
@@ -144,6 +150,25 @@ int bmi_rpc_forward(struct bmi_rpc_request *request, BMI_addr_t server, const ch
     if (status < 0)
         forward_release(&forward->forwarding);
     else
-        bmi_method_defer(&forward->work);
+        bmi_method_defer(bmi__request_instance(request), &forward->work);
     return status;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__forwards_open(struct bmi_instance *instance)
+{
+    struct bmi__forwards *forwards = calloc(1, sizeof *forwards);
+    if (forwards == NULL)
+        return -ENOMEM;
+    forwards->context.instance = instance;
+    forwards->context.direct = call_over_locked;
+    instance->forwards = forwards;
+    return 0;
+}
+
+void bmi__forwards_close(struct bmi_instance *instance)
+{
+    free(instance->forwards);
+    instance->forwards = NULL;
 }

@@ -10,8 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bmi/api/api.h"
 #include "bmi/api/report.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
@@ -30,7 +32,7 @@
 
 int bmi_method_next(int index, struct bmi_method_info *info)
 {
-    struct running_method *running = bmi__method_at(index);
+    struct running_method *running = bmi__method_at(&bmi__default, index);
     if (running == NULL || info == NULL)
         return -BMI_ENOENT;
     const struct bmi_method *method = running->method;
@@ -51,13 +53,14 @@ int bmi_method_next(int index, struct bmi_method_info *info)
 
 int bmi_method_choose(int index, struct bmi_method_choice *choice)
 {
-    struct running_method *running = bmi__method_at(index);
+    struct running_method *running = bmi__method_at(&bmi__default, index);
     if (running == NULL || choice == NULL)
         return -BMI_ENOENT;
     memset(choice, 0, sizeof(*choice));
     const struct bmi_method *method = running->method;
-    int status =
-        method->option == NULL ? 0 : method->option(NULL, NULL, BMI_METHOD_CHOICE, choice, false);
+    int status = method->option == NULL ? 0
+                                        : method->option(running->instance, NULL, NULL,
+                                                         BMI_METHOD_CHOICE, choice, false);
     return status == -ENOSYS ? 0 : bmi__error(status);
 }
 
@@ -69,12 +72,12 @@ const char *bmi_version(void)
 }
 
 /* Joins where each running method listens, separated by commas. */
-static void listen_addresses(char *text, size_t size)
+static void listen_addresses(struct bmi_instance *instance, char *text, size_t size)
 {
     struct running_method *method;
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+    for (int i = 0; (method = bmi__method_at(instance, i)) != NULL; i++) {
         if (!atomic_load(&method->started) || *method->listen == '\0')
             continue;
         int length =
@@ -85,23 +88,23 @@ static void listen_addresses(char *text, size_t size)
 }
 
 /* 0: any. */
-static int handle_check(BMI_addr_t addr)
+static int handle_check(struct bmi_instance *instance, BMI_addr_t addr)
 {
-    bmi__book_lock();
+    bmi__book_lock(instance);
     bool known = addr == 0 || bmi__address_find_locked(addr) != NULL;
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return known ? 0 : -EINVAL;
 }
 
 /* The largest unexpected message that programs may rely on: the setting, unless the address's
  * method and peer, or any running method, accept less. */
-static bmi_size_t unexpected_max(BMI_addr_t addr)
+static bmi_size_t unexpected_max(struct bmi_instance *instance, BMI_addr_t addr)
 {
-    bmi_size_t most = bmi__setting(SETTING_UNEXPECTED_SIZE);
+    bmi_size_t most = bmi__setting(instance, SETTING_UNEXPECTED_SIZE);
     struct running_method *method;
     struct peer *peer = NULL;
     bool bound = false;
-    if (addr != 0 && bmi__address_lock(addr, &peer) == 0) {
+    if (addr != 0 && bmi__address_lock(instance, addr, &peer) == 0) {
         bound = peer->link != NULL;
         if (bound && peer->link->method->limits.unexpected_max < most)
             most = peer->link->method->limits.unexpected_max;
@@ -109,7 +112,7 @@ static bmi_size_t unexpected_max(BMI_addr_t addr)
             most = (bmi_size_t)peer->unexpected_max;
         peer_unlock(peer);
     }
-    for (int i = 0; !bound && (method = bmi__method_at(i)) != NULL; i++)
+    for (int i = 0; !bound && (method = bmi__method_at(instance, i)) != NULL; i++)
         if (atomic_load(&method->started) && method->method->limits.unexpected_max < most)
             most = method->method->limits.unexpected_max;
     return most;
@@ -117,14 +120,15 @@ static bmi_size_t unexpected_max(BMI_addr_t addr)
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 
-static int statistics_get(BMI_addr_t addr, struct bmi_statistics *statistics)
+static int statistics_get(struct bmi_instance *instance, BMI_addr_t addr,
+                          struct bmi_statistics *statistics)
 {
     struct peer *peer;
     if (addr == 0) {
-        bmi__peers_statistics(statistics);
+        bmi__peers_statistics(instance, statistics);
         return 0;
     }
-    int status = bmi__address_lock(addr, &peer);
+    int status = bmi__address_lock(instance, addr, &peer);
     if (status < 0)
         return status;
     memset(statistics, 0, sizeof *statistics);
@@ -135,10 +139,10 @@ static int statistics_get(BMI_addr_t addr, struct bmi_statistics *statistics)
 
 /* ---- set ------------------------------------------------------------------------------------ */
 
-static int socket_close(BMI_addr_t addr)
+static int socket_close(struct bmi_instance *instance, BMI_addr_t addr)
 {
     struct peer *peer;
-    int status = bmi__address_lock(addr, &peer);
+    int status = bmi__address_lock(instance, addr, &peer);
     if (status < 0)
         return status;
     bmi__peer_fail_locked(peer, -ECONNRESET, NULL);
@@ -147,47 +151,48 @@ static int socket_close(BMI_addr_t addr)
 }
 
 /* After settings have changed, background progress starts or stops accordingly. */
-static int background_follow(int64_t before)
+static int background_follow(struct bmi_instance *instance, int64_t before)
 {
-    int status = bmi__running() ? bmi__background_follow() : 0;
+    int status = bmi__running(instance) ? bmi__background_follow(instance) : 0;
     if (status < 0)
-        bmi__setting_put(SETTING_PROGRESS, before);
+        bmi__setting_put(instance, SETTING_PROGRESS, before);
     return status;
 }
 
-static int setting_set(const char *text)
+static int setting_set(struct bmi_instance *instance, const char *text)
 {
-    int64_t before = bmi__setting(SETTING_PROGRESS);
-    int status = bmi__settings_set(text);
-    bmi_task_manager_set_policy(NULL, (enum bmi_task_policy)bmi__setting(SETTING_WORKER_POLICY));
-    if (status == 0 && bmi__running()) {
-        bmi__reap_wanted();
-        bmi__reporter_follow();
+    int64_t before = bmi__setting(instance, SETTING_PROGRESS);
+    int status = bmi__settings_set(instance, text);
+    bmi__worker_policy_follow(instance);
+    if (status == 0 && bmi__running(instance)) {
+        bmi__reap_wanted(instance);
+        bmi__reporter_follow(instance);
     }
-    return status < 0 ? status : background_follow(before);
+    return status < 0 ? status : background_follow(instance, before);
 }
 
-static int background_set(int value)
+static int background_set(struct bmi_instance *instance, int value)
 {
-    int64_t before = bmi__setting(SETTING_PROGRESS);
+    int64_t before = bmi__setting(instance, SETTING_PROGRESS);
     if (value != 0 && value != 1)
         return -EINVAL;
-    bmi__setting_put_by_call(SETTING_PROGRESS, value != 0 ? PROGRESS_BACKGROUND : PROGRESS_CALLER);
-    return background_follow(before);
+    bmi__setting_put_by_call(instance, SETTING_PROGRESS,
+                             value != 0 ? PROGRESS_BACKGROUND : PROGRESS_CALLER);
+    return background_follow(instance, before);
 }
 
 /* The limit of the whole library, for any address. Programs get no more than the peer's limit. */
-static int unexpected_size_set(BMI_addr_t addr, int bytes)
+static int unexpected_size_set(struct bmi_instance *instance, BMI_addr_t addr, int bytes)
 {
     if (bytes < 1)
         return -EINVAL;
-    int status = handle_check(addr);
+    int status = handle_check(instance, addr);
     if (status == 0)
-        bmi__setting_put_by_call(SETTING_UNEXPECTED_SIZE, bytes);
+        bmi__setting_put_by_call(instance, SETTING_UNEXPECTED_SIZE, bytes);
     return status;
 }
 
-static int option_set(BMI_addr_t addr, int option, void *value)
+static int option_set(struct bmi_instance *instance, BMI_addr_t addr, int option, void *value)
 {
     bool needs_value = option == BMI_SETTING || option == BMI_LOG_CALLBACK ||
                        option == BMI_BACKGROUND || option == BMI_REAP_IDLE ||
@@ -197,68 +202,85 @@ static int option_set(BMI_addr_t addr, int option, void *value)
         return -EINVAL;
     switch (option) {
     case BMI_DROP_ADDR:
-        return bmi__address_drop(addr);
+        return bmi__address_drop(instance, addr);
     case BMI_INC_ADDR_REF:
-        return bmi__address_reference(addr, 1);
+        return bmi__address_reference(instance, addr, 1);
     case BMI_DEC_ADDR_REF:
-        return bmi__address_reference(addr, -1);
+        return bmi__address_reference(instance, addr, -1);
     case BMI_TCP_CLOSE_SOCKET:
-        return socket_close(addr);
+        return socket_close(instance, addr);
     case BMI_FORCEFUL_CANCEL_MODE:
     case BMI_TRUSTED_CONNECTION:
     case BMI_OPTIMISTIC_BUFFER_REG:
         return 0;
     case BMI_GET_UNEXP_SIZE:
-        return unexpected_size_set(addr, *(const int *)value);
+        return unexpected_size_set(instance, addr, *(const int *)value);
     case BMI_SETTING:
-        return setting_set(value);
+        return setting_set(instance, value);
     case BMI_BACKGROUND:
-        return background_set(*(const int *)value);
+        return background_set(instance, *(const int *)value);
     case BMI_LOG_CALLBACK:
-        bmi__log_callback(value);
+        bmi__log_callback(instance, value);
         return 0;
     case BMI_REAP_IDLE:
         if (*(const int *)value < 0)
             return -EINVAL;
-        bmi__reap_idle(*(const int *)value);
+        bmi__reap_idle(instance, *(const int *)value);
         return 0;
     default:
-        return bmi__option(addr, option, value, true);
+        return bmi__option(instance, addr, option, value, true);
     }
 }
 
 int BMI_set_info(BMI_addr_t addr, int option, void *inout_parameter)
 {
     bool always = option == BMI_SETTING || option == BMI_LOG_CALLBACK;
-    if (!bmi__running() && !always)
+    struct bmi_instance *instance = bmi__address_instance(addr);
+    if (!bmi__running(instance) && !always)
         return -BMI_EINVAL;
-    return bmi__error(option_set(addr, option, inout_parameter));
+    return bmi__error(option_set(instance, addr, option, inout_parameter));
+}
+
+int bmi_instance_set_info(struct bmi_instance *instance, int option, void *inout_parameter)
+{
+    if (instance == &bmi__default)
+        return BMI_set_info(0, option, inout_parameter);
+    if (instance == NULL || !bmi__running(instance))
+        return -BMI_EINVAL;
+    return bmi__error(option_set(instance, 0, option, inout_parameter));
 }
 
 /* ---- get ------------------------------------------------------------------------------------ */
 
-static int setting_get(struct bmi_setting *setting)
+static int setting_get(struct bmi_instance *instance, struct bmi_setting *setting)
 {
     if (setting->name == NULL)
         return -EINVAL;
-    int status = bmi__settings_get(setting->name, setting->value, sizeof setting->value);
+    int status = bmi__settings_get(instance, setting->name, setting->value, sizeof setting->value);
     if (status < 0)
-        bmi__log(BMI_LOG_ERROR, "no setting \"%s\"; bmi-info lists them", setting->name);
+        bmi__log(instance, BMI_LOG_ERROR, "no setting \"%s\"; bmi-info lists them", setting->name);
     return status < 0 ? -EINVAL : 0;
 }
 
-static int context_fd_get(struct bmi_context_fd *out)
+static int context_fd_get(struct bmi_instance *instance, struct bmi_context_fd *out)
 {
     struct context *context = bmi__context_find(out->context);
-    int fd = context != NULL ? bmi__context_fd(context) : -EINVAL;
+    bool known = context != NULL && context->instance == instance;
+    int fd = known ? bmi__context_fd(context) : -EINVAL;
     out->fd = fd;
     return fd < 0 ? fd : 0;
 }
 
-static int link_get(BMI_addr_t addr, void **link)
+static int context_statistics_get(struct bmi_instance *instance, struct bmi_context_statistics *out)
+{
+    bool known = bmi_instance_of_context(out->context) == instance;
+    return known ? bmi__context_statistics(out) : -EINVAL;
+}
+
+static int link_get(struct bmi_instance *instance, BMI_addr_t addr, void **link)
 {
     struct peer *peer;
-    int status = bmi__address_lock(addr, &peer);
+    int status = bmi__address_lock(instance, addr, &peer);
     if (status < 0)
         return status;
     *link = peer->link;
@@ -268,89 +290,113 @@ static int link_get(BMI_addr_t addr, void **link)
 
 /* The names of all methods, without their "bmi_", in memory that the caller frees. Returns their
  * number, as the classic library does. */
-static int method_names(char **names)
+static int method_names(struct bmi_instance *instance, char **names)
 {
     struct running_method *method;
     size_t size = 1;
     int count = 0;
-    for (; (method = bmi__method_at(count)) != NULL; count++)
+    for (; (method = bmi__method_at(instance, count)) != NULL; count++)
         size += strlen(method->method->name);
     char *end = *names = calloc(1, size);
     if (*names == NULL)
         return -ENOMEM;
     for (int i = 0; i < count; i++)
         end += sprintf(end, "%s%s", i > 0 ? "," : "",
-                       bmi__method_at(i)->method->name + strlen("bmi_"));
+                       bmi__method_at(instance, i)->method->name + strlen("bmi_"));
     return count;
 }
 
-static int option_get_number(BMI_addr_t addr, int option, int *value)
+static int option_get_number(struct bmi_instance *instance, BMI_addr_t addr, int option, int *value)
 {
     int status;
     switch (option) {
     case BMI_CHECK_INIT:
-        *value = bmi__running();
+        *value = bmi__running(instance);
         return 0;
     case BMI_BACKGROUND:
-        *value = bmi__background_on();
+        *value = bmi__background_on(instance);
         return 0;
     case BMI_CHECK_MAXSIZE:
         *value = INT_MAX;
         return 0;
     case BMI_GET_UNEXP_SIZE:
-        *value = (int)unexpected_max(addr);
-        return handle_check(addr);
+        *value = (int)unexpected_max(instance, addr);
+        return handle_check(instance, addr);
     case BMI_DROP_ADDR_QUERY:
-        status = bmi__address_droppable(addr);
+        status = bmi__address_droppable(instance, addr);
         *value = status > 0;
         return status < 0 ? status : 0;
     case BMI_TCP_CHECK_UNEXPECTED:
-        *value = bmi__unexpected_count(addr);
-        return handle_check(addr);
+        *value = bmi__unexpected_count(instance, addr);
+        return handle_check(instance, addr);
     default:
-        return bmi__option(addr, option, value, false);
+        return bmi__option(instance, addr, option, value, false);
     }
 }
 
-static int option_get(BMI_addr_t addr, int option, void *value)
+static int option_get(struct bmi_instance *instance, BMI_addr_t addr, int option, void *value)
 {
     if (option == BMI_CHECK_INIT && value == NULL) /* classic programs look at the returned value */
-        return bmi__running() ? 0 : -ENETDOWN;
+        return bmi__running(instance) ? 0 : -ENETDOWN;
     if (value == NULL)
         return -EINVAL;
     switch (option) {
     case BMI_GET_METH_ADDR:
-        return link_get(addr, value);
+        return link_get(instance, addr, value);
     case BMI_TRANSPORT_METHODS_STRING:
-        return method_names(value);
+        return method_names(instance, value);
     case BMI_GET_LISTEN_ADDR:
-        listen_addresses(value, BMI_MAX_ADDR_LEN);
+        listen_addresses(instance, value, BMI_MAX_ADDR_LEN);
         return 0;
     case BMI_GET_CONTEXT_FD:
-        return context_fd_get(value);
+        return context_fd_get(instance, value);
     case BMI_GET_STATISTICS:
-        return statistics_get(addr, value);
+        return statistics_get(instance, addr, value);
     case BMI_GET_METHOD_STATISTICS:
-        return bmi__method_statistics(value);
+        return bmi__method_statistics(instance, value);
     case BMI_GET_CONTEXT_STATISTICS:
-        return bmi__context_statistics(value);
+        return context_statistics_get(instance, value);
     case BMI_SETTING:
-        return setting_get(value);
+        return setting_get(instance, value);
     case BMI_PEER_IDENTITY:
-        return bmi__identity_get(addr, value);
+        return bmi__identity_get(instance, addr, value);
     default:
-        return option_get_number(addr, option, value);
+        return option_get_number(instance, addr, option, value);
     }
+}
+
+/* The instance that a question is for: that of the address, or of the context that the parameter
+ * names. */
+static struct bmi_instance *instance_asked(BMI_addr_t addr, int option, const void *parameter)
+{
+    struct bmi_instance *of_context = NULL;
+    if (option == BMI_GET_CONTEXT_FD && parameter != NULL)
+        of_context = bmi_instance_of_context(((const struct bmi_context_fd *)parameter)->context);
+    if (option == BMI_GET_CONTEXT_STATISTICS && parameter != NULL)
+        of_context =
+            bmi_instance_of_context(((const struct bmi_context_statistics *)parameter)->context);
+    return of_context != NULL ? of_context : bmi__address_instance(addr);
+}
+
+static int get_info(struct bmi_instance *instance, BMI_addr_t addr, int option,
+                    void *inout_parameter)
+{
+    bool always =
+        option == BMI_CHECK_INIT || option == BMI_SETTING || option == BMI_TRANSPORT_METHODS_STRING;
+    if (!bmi__running(instance) && !always)
+        return -BMI_EINVAL;
+    int status = option_get(instance, addr, option, inout_parameter);
+    return status < 0 ? bmi__error(status) : status;
 }
 
 int BMI_get_info(BMI_addr_t addr, int option, void *inout_parameter)
 {
-    bool always =
-        option == BMI_CHECK_INIT || option == BMI_SETTING || option == BMI_TRANSPORT_METHODS_STRING;
-    if (!bmi__running() && !always)
-        return -BMI_EINVAL;
-    int status = option_get(addr, option, inout_parameter);
-    return status < 0 ? bmi__error(status) : status;
+    return get_info(instance_asked(addr, option, inout_parameter), addr, option, inout_parameter);
+}
+
+int bmi_instance_get_info(struct bmi_instance *instance, int option, void *inout_parameter)
+{
+    return instance != NULL ? get_info(instance, 0, option, inout_parameter) : -BMI_EINVAL;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -364,17 +410,20 @@ static struct running_method *method_of_locked(struct address *address)
     if (peer == NULL)
         return NULL;
     peer_lock(peer);
-    struct running_method *method = peer->link != NULL ? bmi__method_of(peer->link->method) : NULL;
+    struct running_method *method =
+        peer->link != NULL ? bmi__method_of(address->instance, peer->link->method) : NULL;
     peer_unlock(peer);
     return method;
 }
 
-bool bmi__address_any_memory(BMI_addr_t handle)
+bool bmi__address_any_memory(struct bmi_instance *instance, BMI_addr_t handle)
 {
-    bmi__book_lock();
+    if (bmi__address_instance(handle) != instance)
+        return false;
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     struct running_method *method = address != NULL ? method_of_locked(address) : NULL;
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return method != NULL && !method->method->limits.put && !method->method->limits.get;
 }
 
@@ -383,7 +432,8 @@ static void *method_memory(const struct running_method *method, bmi_size_t size)
 {
     struct bmi_method_memory memory = {.size = size};
     if (method == NULL || !atomic_load(&method->started) || method->method->option == NULL ||
-        method->method->option(method->state, NULL, BMI_METHOD_MEMORY, &memory, false) != 0)
+        method->method->option(method->instance, method->state, NULL, BMI_METHOD_MEMORY, &memory,
+                               false) != 0)
         return NULL;
     return memory.buffer;
 }
@@ -391,12 +441,12 @@ static void *method_memory(const struct running_method *method, bmi_size_t size)
 /* Zeroes a large piece that is aligned to pages without touching it: the system provides new zeroed
  * pages. If the memory is locked or shared, or registered with a network for good, its pages stay
  * and are written. */
-static void zero_large(char *memory, size_t size)
+static void zero_large(struct bmi_instance *instance, char *memory, size_t size)
 {
     volatile char *probe = memory;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = size / page * page;
     *probe = 1;
-    if (bmi__setting(SETTING_REGISTRATION_KEEP) != 0 ||
+    if (bmi__setting(instance, SETTING_REGISTRATION_KEEP) != 0 ||
         madvise(memory, whole, MADV_DONTNEED) != 0 || *probe != 0)
         whole = 0;
     memset(memory + whole, 0, size - whole);
@@ -406,7 +456,7 @@ static void zero_large(char *memory, size_t size)
  * do. For a large piece huge pages are asked for, since the kernel pins it page by page when
  * another process copies it (process_vm_readv). The first huge page is left out, so that a piece
  * that is hardly used stays small, and so is the end behind the last whole one. */
-static void *plain_memory(size_t size)
+static void *plain_memory(struct bmi_instance *instance, size_t size)
 {
     enum { PAGE = 4096, HUGE_PAGE = 2 << 20, LARGE = 2 * HUGE_PAGE };
     void *memory;
@@ -414,7 +464,7 @@ static void *plain_memory(size_t size)
     if (posix_memalign(&memory, alignment, size) != 0)
         return NULL;
     if (size >= LARGE) {
-        zero_large(memory, size);
+        zero_large(instance, memory, size);
         /* may fail: small pages will do */
         madvise((char *)memory + HUGE_PAGE, (size / HUGE_PAGE - 1) * HUGE_PAGE, MADV_HUGEPAGE);
     } else {
@@ -423,32 +473,44 @@ static void *plain_memory(size_t size)
     return memory;
 }
 
+void *bmi_instance_memalloc(struct bmi_instance *instance, bmi_size_t size)
+{
+    if (instance == NULL || !bmi__running(instance) || size < 0 || size > INT64_MAX / 2)
+        return NULL;
+    return plain_memory(instance, size == 0 ? 1 : (size_t)size);
+}
+
 void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
 {
-    bmi__book_lock();
-    struct address *address = bmi__running() ? bmi__address_find_locked(addr) : NULL;
-    struct running_method *method = address != NULL ? method_of_locked(address) : NULL;
-    bmi__book_unlock();
+    struct bmi_instance *instance = bmi__address_instance(addr);
     (void)send_recv; /* memory serves both ways */
-    if (address == NULL || size < 0 || size > INT64_MAX / 2)
+    if (!bmi__running(instance) || size < 0 || size > INT64_MAX / 2)
+        return NULL;
+    bmi__book_lock(instance);
+    struct address *address = bmi__address_find_locked(addr);
+    struct running_method *method = address != NULL ? method_of_locked(address) : NULL;
+    bmi__book_unlock(instance);
+    if (address == NULL)
         return NULL;
     if (size == 0)
         size = 1; /* classic programs read NULL as out of memory */
     void *memory = method_memory(method, size);
-    return memory != NULL ? memory : plain_memory((size_t)size);
+    return memory != NULL ? memory : plain_memory(instance, (size_t)size);
 }
 
 int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv)
 {
-    (void)addr, (void)send_recv; /* the address may have gone: each method knows its own memory */
+    /* The address may have gone: each method knows its own memory, of any instance. */
+    (void)addr, (void)send_recv;
     if (buffer == NULL)
         return -BMI_EINVAL;
     struct bmi_method_memory memory = {.buffer = buffer, .size = size};
     struct running_method *method;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+    for (int i = 0; (method = bmi__method_at(&bmi__default, i)) != NULL; i++) {
         void *state = atomic_load(&method->started) ? method->state : NULL;
         if (method->method->option != NULL &&
-            method->method->option(state, NULL, BMI_METHOD_MEMORY, &memory, true) == 0)
+            method->method->option(method->instance, state, NULL, BMI_METHOD_MEMORY, &memory,
+                                   true) == 0)
             return 0;
     }
     free(buffer);
@@ -457,8 +519,13 @@ int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type
 
 int BMI_unexpected_free(BMI_addr_t addr, void *buffer)
 {
-    (void)addr;
-    return buffer == NULL ? -BMI_EINVAL : bmi__error(bmi__unexpected_release(buffer));
+    const struct bmi_instance *owner = bmi_instance_of_addr(addr);
+    if (buffer == NULL)
+        return -BMI_EINVAL;
+    /* The instance may have ended, with its buffers; or only the address is gone. */
+    if ((owner == NULL || !bmi__running(owner)) && !bmi__unexpected_exists(buffer))
+        return -BMI_EINVAL;
+    return bmi__error(bmi__unexpected_release(buffer));
 }
 
 /* ---- addresses ------------------------------------------------------------------------------ */
@@ -473,37 +540,42 @@ const char *bmi_classic_addr_rev_lookup_unexpected(BMI_addr_t addr)
 
 const char *BMI_addr_rev_lookup(BMI_addr_t addr)
 {
-    return bmi__running() ? bmi__address_string(addr) : NULL;
+    struct bmi_instance *instance = bmi__address_instance(addr);
+    return bmi__running(instance) ? bmi__address_string(instance, addr) : NULL;
 }
 
 const char *BMI_addr_rev_lookup_unexpected(BMI_addr_t addr)
 {
-    return bmi__running() ? bmi__address_host(addr) : NULL;
+    struct bmi_instance *instance = bmi__address_instance(addr);
+    return bmi__running(instance) ? bmi__address_host(instance, addr) : NULL;
 }
 
 /* Whether addresses of `method` are written with the scheme that the range begins with. */
-static bool range_scheme(const char *range, const struct bmi_method *method)
+static bool range_scheme(struct bmi_instance *instance, const char *range,
+                         const struct bmi_method *method)
 {
-    struct running_method *named = bmi__method_of_scheme(range, strcspn(range, ":"));
+    struct running_method *named = bmi__method_of_scheme(instance, range, strcspn(range, ":"));
     return named != NULL && named->method == method;
 }
 
-static int query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
+static int query_addr_range(struct bmi_instance *instance, BMI_addr_t addr, const char *id_string,
+                            int netmask)
 {
     const char *separator = id_string != NULL ? strstr(id_string, "://") : NULL;
     char host[BMI_MAX_ADDR_LEN] = "";
     const struct bmi_method *method = NULL;
-    if (!bmi__running() || separator == NULL)
+    if (!bmi__running(instance) || separator == NULL)
         return -BMI_EINVAL;
-    int status = bmi__address_numeric(addr, host, sizeof host, &method);
+    int status = bmi__address_numeric(instance, addr, host, sizeof host, &method);
     if (status == 0)
         status = method->hosts->in_range(host, separator + 3, netmask);
-    return status < 0 ? bmi__error(status) : status && range_scheme(id_string, method);
+    return status < 0 ? bmi__error(status) : status && range_scheme(instance, id_string, method);
 }
 
 int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {
-    return query_addr_range(addr, id_string, netmask < 0 ? -1 : netmask);
+    return query_addr_range(bmi__address_instance(addr), addr, id_string,
+                            netmask < 0 ? -1 : netmask);
 }
 
 /* Under BMI_CLASSIC_API: -1 is the netmask of every entry that a classic configuration names
@@ -511,5 +583,6 @@ int BMI_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask);
 int bmi_classic_query_addr_range(BMI_addr_t addr, const char *id_string, int netmask)
 {
-    return query_addr_range(addr, id_string, netmask == -1 ? BMI_HOST_WHOLE : netmask);
+    return query_addr_range(bmi__address_instance(addr), addr, id_string,
+                            netmask == -1 ? BMI_HOST_WHOLE : netmask);
 }

@@ -5,6 +5,8 @@
 #include <errno.h>
 
 #include "bmi/api/api.h"
+#include "bmi/base/instance.h"
+#include "bmi/connection/address.h"
 #include "bmi/state/context.h"
 
 static int ping(BMI_addr_t addr, int timeout_ms, bmi_context_id context, double *round_trip_us)
@@ -34,7 +36,7 @@ int bmi_ping(BMI_addr_t addr, int timeout_ms, double *round_trip_us)
     bmi_context_id context;
     if (timeout_ms <= 0 || round_trip_us == NULL)
         return -BMI_EINVAL;
-    int status = BMI_open_context(&context);
+    int status = bmi_instance_open_context(bmi__address_instance(addr), &context);
     if (status < 0)
         return status;
     bmi__context_hide(bmi__context_find(context));

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "bmi/base/escape.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/option.h"
 #include "bmi/progress/background.h"
@@ -31,10 +32,10 @@ typedef unsigned long long number;
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 
-int bmi__method_statistics(struct bmi_method_statistics *out)
+int bmi__method_statistics(struct bmi_instance *instance, struct bmi_method_statistics *out)
 {
     struct running_method *method =
-        out->name != NULL ? bmi__method_named(out->name, strlen(out->name)) : NULL;
+        out->name != NULL ? bmi__method_named(instance, out->name, strlen(out->name)) : NULL;
     if (method == NULL)
         return -EINVAL;
 #define COUNT(counter) (uint64_t) bmi__method_counter(method, BMI_COUNT_##counter)
@@ -130,37 +131,40 @@ static void expiry_line_write(FILE *out, const char *name, const char *what, tim
         fprintf(out, "  %s: %s expire at %s\n", name, what, date);
 }
 
-static void expiry_write(FILE *out, const struct bmi_method *method, void *state)
+static void expiry_write(FILE *out, const struct running_method *running)
 {
+    const struct bmi_method *method = running->method;
     struct bmi_method_expiry expiry = {0};
-    if (!method->secure || method->option(state, NULL, BMI_METHOD_EXPIRY, &expiry, false) != 0)
+    if (!method->secure || method->option(running->instance, running->state, NULL,
+                                          BMI_METHOD_EXPIRY, &expiry, false) != 0)
         return;
     expiry_line_write(out, method->name, "certificates", (time_t)expiry.certificates_s);
     expiry_line_write(out, method->name, "lists of revoked certificates",
                       (time_t)expiry.revocations_s);
 }
 
-static void methods_write(FILE *out)
+static void methods_write(struct bmi_instance *instance, FILE *out)
 {
     struct running_method *method;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+    for (int i = 0; (method = bmi__method_at(instance, i)) != NULL; i++) {
         struct bmi_method_statistics m = {.name = method->method->name};
-        if (!atomic_load(&method->started) || bmi__method_statistics(&m) < 0)
+        if (!atomic_load(&method->started) || bmi__method_statistics(instance, &m) < 0)
             continue;
         if (method->listen[0] != '\0')
             fprintf(out, "  %s: listens at %s\n", m.name, method->listen);
         method_write(out, &m);
-        expiry_write(out, method->method, method->state);
+        expiry_write(out, method);
     }
 }
 
-void bmi__report_print(void)
+void bmi__report_print(struct bmi_instance *instance)
 {
     struct bmi_statistics s;
-    bmi__peers_statistics(&s);
-    fprintf(stderr, "libbmi statistics\n");
+    bmi__peers_statistics(instance, &s);
+    fprintf(stderr, "libbmi statistics%s%s\n", instance->name[0] != '\0' ? " of instance " : "",
+            instance->name);
     totals_write(stderr, &s);
-    methods_write(stderr);
+    methods_write(instance, stderr);
 }
 
 /* ---- contexts ------------------------------------------------------------------------------- */
@@ -255,7 +259,7 @@ static void peer_write(struct peer *peer, void *out)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-static void head_write(FILE *out)
+static void head_write(struct bmi_instance *instance, FILE *out)
 {
     char program[32] = "?";
     FILE *file = fopen("/proc/self/comm", "re");
@@ -265,31 +269,33 @@ static void head_write(FILE *out)
         fclose(file);
     char shown[4 * sizeof program];
     bmi__escape(shown, sizeof shown, program, strlen(program));
-    fprintf(out, "libbmi %s, process %ld (%s)\n", bmi_version(), (long)getpid(), shown);
+    fprintf(out, "libbmi %s, process %ld (%s)%s%s\n", bmi_version(), (long)getpid(), shown,
+            instance->name[0] != '\0' ? ", instance " : "", instance->name);
     fprintf(out, "progress by %s; memory lent to peers or held for them %lld of %lld bytes\n",
-            bmi__background_on() ? "a thread of the library's" : "the caller",
-            (long long)bmi__credit_used(), (long long)bmi__setting(SETTING_TOTAL_MEMORY));
+            bmi__background_on(instance) ? "a thread of the library's" : "the caller",
+            (long long)bmi__credit_used(instance),
+            (long long)bmi__setting(instance, SETTING_TOTAL_MEMORY));
 }
 
-char *bmi__report_make(size_t *size)
+char *bmi__report_make(struct bmi_instance *instance, size_t *size)
 {
     char *text = NULL;
     struct bmi_statistics s;
     FILE *out = open_memstream(&text, size);
     if (out == NULL)
         return NULL;
-    bmi__peers_statistics(&s);
-    head_write(out);
+    bmi__peers_statistics(instance, &s);
+    head_write(instance, out);
     fprintf(out, "since the start\n");
     totals_write(out, &s);
     fprintf(out, "at present\n");
     gauges_write(out, &s);
     fprintf(out, "methods\n");
-    methods_write(out);
+    methods_write(instance, out);
     fprintf(out, "contexts\n");
-    bmi__context_each(context_write, out);
+    bmi__context_each(instance, context_write, out);
     fprintf(out, "peers\n");
-    bmi__peer_each(peer_write, out);
+    bmi__peer_each(instance, peer_write, out);
     fprintf(out, "end\n");
     bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {
@@ -302,7 +308,7 @@ char *bmi__report_make(size_t *size)
 size_t bmi_report(char *text, size_t size)
 {
     size_t length = 0;
-    char *report = bmi__running() ? bmi__report_make(&length) : NULL;
+    char *report = bmi__running(&bmi__default) ? bmi__report_make(&bmi__default, &length) : NULL;
     if (size > 0)
         snprintf(text, size, "%s", report != NULL ? report : "");
     free(report);

@@ -9,20 +9,23 @@
 
 #include "bmi.h"
 
+struct bmi_instance;
+
 /* -EINVAL: no method has that name. */
-int bmi__method_statistics(struct bmi_method_statistics *out);
+int bmi__method_statistics(struct bmi_instance *instance, struct bmi_method_statistics *out);
 /* -EINVAL: no such context. */
 int bmi__context_statistics(struct bmi_context_statistics *out);
 
 /* Prints totals and methods to standard error. */
-void bmi__report_print(void);
+void bmi__report_print(struct bmi_instance *instance);
 /* All of it, to be freed. NULL: no memory. Any thread, no lock. */
-char *bmi__report_make(size_t *size);
+char *bmi__report_make(struct bmi_instance *instance, size_t *size);
 
 /* reporter.c: opens or closes the socket, as the setting requires. Any thread: the poller does the
  * work. */
-void bmi__reporter_follow(void);
+void bmi__reporter_follow(struct bmi_instance *instance);
 /* Closes the socket. No thread polls any more. */
-void bmi__reporter_stop(void);
+int bmi__reporter_open(struct bmi_instance *instance);
+void bmi__reporter_close(struct bmi_instance *instance);
 
 #endif

@@ -9,6 +9,7 @@
  * thread makes progress does not answer.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,71 +19,68 @@
 #include <unistd.h>
 
 #include "bmi/api/report.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/base/settings.h"
 #include "bmi/method.h"
 
 enum { PATIENCE_MS = 5000, PAUSE_MS = 1000, BACKLOG = 8 };
 
-static void caller_comes(struct bmi_watch *watch, uint32_t events);
-static void caller_reads(struct bmi_watch *watch, uint32_t events);
-static void caller_late(struct bmi_timer *timer);
-static void pause_over(struct bmi_timer *timer);
-static void follow(struct bmi_deferred *deferred);
-
 /* Used by the poller, except for `follower`. The listener is not watched while a client is served,
  * nor for a while after no descriptor was free for a new client. */
-static struct reporter {
+struct bmi__reporter {
+    struct bmi_instance *instance;
     struct bmi_watch listener, caller; /* fd -1: none */
     struct bmi_timer patience, pause;
     char *text;
     size_t size, sent;
     pid_t process; /* the id in the listener's name */
-} reporter = {.listener = {.fd = -1, .ready = caller_comes},
-              .caller = {.fd = -1, .ready = caller_reads},
-              .patience = {.expired = caller_late},
-              .pause = {.expired = pause_over}};
-static struct bmi_deferred follower = {.run = follow};
+    struct bmi_deferred follower;
+};
 
-static void listener_watch(void)
+static void listener_watch(struct bmi_instance *instance)
 {
-    int status = bmi_method_watch_add(&reporter.listener, EPOLLIN);
+    struct bmi__reporter *reporter = instance->reporter;
+    int status = bmi_method_watch_add(instance, &reporter->listener, EPOLLIN);
     if (status < 0)
-        bmi__log(BMI_LOG_WARN, "no more reports: %s", strerror(-status));
+        bmi__log(instance, BMI_LOG_WARN, "no more reports: %s", strerror(-status));
 }
 
 /* ---- one that asks -------------------------------------------------------------------------- */
 
-static void caller_end(void)
+static void caller_end(struct bmi_instance *instance)
 {
-    bmi_method_timer_clear(&reporter.patience);
-    bmi_method_watch_remove(&reporter.caller);
-    close(reporter.caller.fd);
-    reporter.caller.fd = -1;
-    free(reporter.text);
-    reporter.text = NULL;
-    listener_watch();
+    struct bmi__reporter *reporter = instance->reporter;
+    bmi_method_timer_clear(&reporter->patience);
+    bmi_method_watch_remove(instance, &reporter->caller);
+    close(reporter->caller.fd);
+    reporter->caller.fd = -1;
+    free(reporter->text);
+    reporter->text = NULL;
+    listener_watch(instance);
 }
 
 static void caller_reads(struct bmi_watch *watch, uint32_t events)
 {
+    struct bmi__reporter *reporter =
+        (struct bmi__reporter *)((char *)watch - offsetof(struct bmi__reporter, caller));
+    struct bmi_instance *instance = reporter->instance;
     (void)events;
-    while (reporter.sent < reporter.size) {
-        ssize_t sent = send(watch->fd, reporter.text + reporter.sent, reporter.size - reporter.sent,
-                            MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (reporter->sent < reporter->size) {
+        ssize_t sent = send(watch->fd, reporter->text + reporter->sent,
+                            reporter->size - reporter->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (sent < 0)
             break;
-        reporter.sent += (size_t)sent;
+        reporter->sent += (size_t)sent;
     }
-    caller_end();
+    caller_end(instance);
 }
 
 static void caller_late(struct bmi_timer *timer)
 {
-    (void)timer;
-    caller_end();
+    caller_end(timer->instance);
 }
 
 static bool caller_may_know(int fd)
@@ -95,55 +93,62 @@ static bool caller_may_know(int fd)
 
 static void caller_comes(struct bmi_watch *watch, uint32_t events)
 {
+    struct bmi__reporter *reporter =
+        (struct bmi__reporter *)((char *)watch - offsetof(struct bmi__reporter, listener));
+    struct bmi_instance *instance = reporter->instance;
     (void)events;
     int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
         return;
     if (fd < 0) { /* it stays in the queue, and the listener would stay readable */
-        bmi_method_watch_remove(&reporter.listener);
-        bmi_method_timer_set(&reporter.pause, PAUSE_MS);
+        bmi_method_watch_remove(instance, &reporter->listener);
+        bmi_method_timer_set(instance, &reporter->pause, PAUSE_MS);
         return;
     }
-    reporter.text = caller_may_know(fd) ? bmi__report_make(&reporter.size) : NULL;
-    reporter.sent = 0;
-    reporter.caller.fd = fd;
-    if (reporter.text == NULL || bmi_method_watch_add(&reporter.caller, EPOLLOUT) < 0) {
-        free(reporter.text);
-        reporter.text = NULL;
-        reporter.caller.fd = -1;
+    reporter->text = caller_may_know(fd) ? bmi__report_make(instance, &reporter->size) : NULL;
+    reporter->sent = 0;
+    reporter->caller.fd = fd;
+    if (reporter->text == NULL || bmi_method_watch_add(instance, &reporter->caller, EPOLLOUT) < 0) {
+        free(reporter->text);
+        reporter->text = NULL;
+        reporter->caller.fd = -1;
         close(fd);
         return;
     }
-    bmi_method_watch_remove(&reporter.listener);
-    bmi_method_timer_set(&reporter.patience, PATIENCE_MS);
+    bmi_method_watch_remove(instance, &reporter->listener);
+    bmi_method_timer_set(instance, &reporter->patience, PATIENCE_MS);
 }
 
 static void pause_over(struct bmi_timer *timer)
 {
-    (void)timer;
-    listener_watch();
+    listener_watch(timer->instance);
 }
 
 /* ---- on and off ----------------------------------------------------------------------------- */
 
-static void listener_close(void)
+static void listener_close(struct bmi_instance *instance)
 {
-    if (reporter.caller.fd >= 0)
-        caller_end();
-    if (reporter.listener.fd < 0)
+    struct bmi__reporter *reporter = instance->reporter;
+    if (reporter->caller.fd >= 0)
+        caller_end(instance);
+    if (reporter->listener.fd < 0)
         return;
-    bmi_method_timer_clear(&reporter.pause);
-    bmi_method_watch_remove(&reporter.listener);
-    close(reporter.listener.fd);
-    reporter.listener.fd = -1;
+    bmi_method_timer_clear(&reporter->pause);
+    bmi_method_watch_remove(instance, &reporter->listener);
+    close(reporter->listener.fd);
+    reporter->listener.fd = -1;
 }
 
 /* Returns 0 or an errno. */
-static int listener_open(void)
+static int listener_open(struct bmi_instance *instance)
 {
+    struct bmi__reporter *reporter = instance->reporter;
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int length =
-        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, BMI_REPORT_NAME, (long)getpid());
+    char *path = name.sun_path + 1;
+    size_t room = sizeof name.sun_path - 1;
+    int length = instance->name[0] == '\0' ? snprintf(path, room, BMI_REPORT_NAME, (long)getpid())
+                                           : snprintf(path, room, BMI_REPORT_INSTANCE_NAME,
+                                                      (long)getpid(), instance->name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
@@ -153,32 +158,57 @@ static int listener_open(void)
         close(fd);
         return status;
     }
-    reporter.listener.fd = fd;
-    reporter.process = getpid();
-    listener_watch();
+    reporter->listener.fd = fd;
+    reporter->process = getpid();
+    listener_watch(instance);
     return 0;
 }
 
 static void follow(struct bmi_deferred *deferred)
 {
-    (void)deferred;
-    if (bmi__setting(SETTING_REPORT) == 0) {
-        listener_close();
+    struct bmi__reporter *reporter =
+        (struct bmi__reporter *)((char *)deferred - offsetof(struct bmi__reporter, follower));
+    struct bmi_instance *instance = reporter->instance;
+    if (bmi__setting(instance, SETTING_REPORT) == 0) {
+        listener_close(instance);
         return;
     }
-    if (reporter.listener.fd >= 0 && reporter.process != getpid())
-        listener_close(); /* we are the child that goes on in its parent's place */
-    int status = reporter.listener.fd < 0 ? listener_open() : 0;
+    if (reporter->listener.fd >= 0 && reporter->process != getpid())
+        listener_close(instance); /* we are the child that goes on in its parent's place */
+    int status = reporter->listener.fd < 0 ? listener_open(instance) : 0;
     if (status < 0)
-        bmi__log(BMI_LOG_WARN, "no reports: cannot listen for who asks: %s", strerror(-status));
+        bmi__log(instance, BMI_LOG_WARN, "no reports: cannot listen for who asks: %s",
+                 strerror(-status));
 }
 
-void bmi__reporter_follow(void)
+void bmi__reporter_follow(struct bmi_instance *instance)
 {
-    bmi_method_defer(&follower);
+    struct bmi__reporter *reporter = instance->reporter;
+    bmi_method_defer(instance, &reporter->follower);
 }
 
-void bmi__reporter_stop(void)
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__reporter_open(struct bmi_instance *instance)
 {
-    listener_close();
+    struct bmi__reporter *reporter = calloc(1, sizeof *reporter);
+    if (reporter == NULL)
+        return -ENOMEM;
+    *reporter = (struct bmi__reporter){.instance = instance,
+                                       .listener = {.fd = -1, .ready = caller_comes},
+                                       .caller = {.fd = -1, .ready = caller_reads},
+                                       .patience = {.expired = caller_late},
+                                       .pause = {.expired = pause_over},
+                                       .follower = {.run = follow}};
+    instance->reporter = reporter;
+    return 0;
+}
+
+void bmi__reporter_close(struct bmi_instance *instance)
+{
+    if (instance->reporter == NULL)
+        return;
+    listener_close(instance);
+    free(instance->reporter);
+    instance->reporter = NULL;
 }

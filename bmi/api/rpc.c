@@ -5,6 +5,7 @@
 #include "bmi/rpc.h"
 
 #include "bmi/api/api.h"
+#include "bmi/base/instance.h"
 #include "bmi/rpc/call.h"
 #include "bmi/rpc/head.h"
 #include "bmi/state/library.h"
@@ -14,11 +15,13 @@ int bmi_rpc_call(bmi_op_id_t *id, BMI_addr_t server, const char *service,
                  const struct bmi_rpc_options *options, void *user_ptr, bmi_context_id context_id)
 {
     struct call *call = NULL;
-    int status = id != NULL && bmi__running() ? 0 : -BMI_EINVAL;
+    const struct context *context = running_context(context_id);
+    int status = id != NULL && context != NULL ? 0 : -BMI_EINVAL;
     if (id != NULL)
         *id = 0;
     if (status == 0)
-        status = bmi__call_make(service, request, unpack, unpack_argument, options, &call);
+        status = bmi__call_make(context->instance, service, request, unpack, unpack_argument,
+                                options, &call);
     if (status < 0) {
         bmi_message_free(request);
         return status;

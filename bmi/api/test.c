@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <stddef.h>
 
+#include "bmi/api/api.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/waiters.h"
@@ -21,12 +23,12 @@ enum { TAKE_MOST = 64, PROGRESS_EVERY = 16 };
 static _Thread_local unsigned calls_without_progress;
 
 /* Between successful calls: a pass now and then. */
-static void progress_now_and_then(void)
+static void progress_now_and_then(struct bmi_instance *instance)
 {
     if (++calls_without_progress < PROGRESS_EVERY)
         return;
     calls_without_progress = 0;
-    bmi__progress_poll();
+    bmi__progress_poll(instance);
 }
 
 /* The operation belongs to the caller now: copies its result out and frees it. */
@@ -61,17 +63,18 @@ int BMI_test(bmi_op_id_t id, int *outcount, bmi_error_code_t *error_code, bmi_si
 {
     if (outcount != NULL)
         *outcount = 0;
-    struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
+    struct context *context = running_context(context_id);
     struct one one = {.op = context != NULL ? bmi__op_find(id) : NULL, .id = id};
     if (outcount == NULL || error_code == NULL || max_idle_time_ms < 0 || one.op == NULL ||
         one.op->context != context)
         return -BMI_EINVAL;
-    struct waiter waiter = {.ready = one_ready,
+    struct waiter waiter = {.instance = context->instance,
+                            .ready = one_ready,
                             .argument = &one,
                             .list = &context->waiters,
                             .op = id};
     if (one_ready(&waiter))
-        progress_now_and_then();
+        progress_now_and_then(context->instance);
     else
         bmi__progress_wait(&waiter, max_idle_time_ms);
     if (!one_ready(&waiter))
@@ -128,7 +131,7 @@ int BMI_testsome(int incount, bmi_op_id_t *id_array, int *outcount, int *index_a
 {
     if (outcount != NULL)
         *outcount = 0;
-    struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
+    struct context *context = running_context(context_id);
     bool arrays = id_array != NULL && index_array != NULL && error_code_array != NULL;
     if (outcount == NULL || context == NULL || incount < 0 || (incount > 0 && !arrays) ||
         max_idle_time_ms < 0 || !ids_valid(id_array, incount, context))
@@ -140,14 +143,15 @@ int BMI_testsome(int incount, bmi_op_id_t *id_array, int *outcount, int *index_a
                         .actuals = actual_size_array,
                         .user_ptrs = user_ptr_array};
     static const bmi_op_id_t none;
-    struct waiter waiter = {.ready = some_ready,
+    struct waiter waiter = {.instance = context->instance,
+                            .ready = some_ready,
                             .argument = &some,
                             .list = &context->waiters,
                             .op = WAITER_SOME,
                             .some = incount > 0 ? id_array : &none,
                             .some_count = incount};
     if (some_ready(&waiter))
-        progress_now_and_then();
+        progress_now_and_then(context->instance);
     else
         bmi__progress_wait(&waiter, max_idle_time_ms);
     some_ready(&waiter);
@@ -172,7 +176,8 @@ static bool any_ready(struct waiter *waiter)
     if (any->count > 0)
         return true;
     /* If a thread waits for unexpected messages, it fetches them; else this program must. */
-    return bmi__unexpected_waiting() && bmi__waiters_for_unexpected() == 0;
+    return bmi__unexpected_waiting(waiter->instance) &&
+           bmi__waiters_for_unexpected(waiter->instance) == 0;
 }
 
 int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
@@ -181,7 +186,7 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
 {
     if (outcount != NULL)
         *outcount = 0;
-    struct context *context = bmi__running() ? bmi__context_find(context_id) : NULL;
+    struct context *context = running_context(context_id);
     bool arrays = out_id_array != NULL && error_code_array != NULL;
     if (outcount == NULL || context == NULL || incount < 0 || (incount > 0 && !arrays) ||
         max_idle_time_ms < 0)
@@ -189,10 +194,13 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     struct any any; /* its array is not worth zeroing */
     any.count = 0;
     any.most = incount < TAKE_MOST ? incount : TAKE_MOST;
-    struct waiter waiter = {.ready = any_ready, .argument = &any, .list = &context->waiters};
+    struct waiter waiter = {.instance = context->instance,
+                            .ready = any_ready,
+                            .argument = &any,
+                            .list = &context->waiters};
     bool ready = any_ready(&waiter);
     if (any.count > 0)
-        progress_now_and_then();
+        progress_now_and_then(context->instance);
     else /* ready without a completion: an unexpected message waits, but the network goes on */
         bmi__progress_wait(&waiter, ready ? 0 : max_idle_time_ms);
     any_ready(&waiter);
@@ -209,8 +217,9 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
         any.count = full && any.most > 0 ? bmi__context_take(context, any.ops, any.most) : 0;
     }
     *outcount = done;
+    /* more completions may be for another thread */
     if ((done > 0 || incount == 0) && bmi__context_has(context))
-        bmi__progress_notify(&context->waiters, 0); /* more completions may be for another thread */
+        bmi__progress_notify(context->instance, &context->waiters, 0);
     return done > 0;
 }
 
@@ -225,31 +234,38 @@ static bool fetch_ready(struct waiter *waiter)
 {
     struct fetch *fetch = waiter->argument;
     if (fetch->count == 0)
-        fetch->count = bmi__unexpected_take(fetch->info, fetch->most);
-    if (fetch->count > 0 || (fetch->most == 0 && bmi__unexpected_waiting()))
+        fetch->count = bmi__unexpected_take(waiter->instance, fetch->info, fetch->most);
+    if (fetch->count > 0 || (fetch->most == 0 && bmi__unexpected_waiting(waiter->instance)))
         return true;
-    struct context *only = bmi__context_only();
+    struct context *only = bmi__context_only(waiter->instance);
     return only != NULL && bmi__context_has(only) && bmi__context_unclaimed(only);
+}
+
+int bmi_instance_testunexpected(struct bmi_instance *instance, int incount, int *outcount,
+                                struct BMI_unexpected_info *info_array, int max_idle_time_ms)
+{
+    if (outcount != NULL)
+        *outcount = 0;
+    if (outcount == NULL || incount < 0 || (incount > 0 && info_array == NULL) ||
+        max_idle_time_ms < 0 || instance == NULL || !bmi__running(instance))
+        return -BMI_EINVAL;
+    struct fetch fetch = {.info = info_array, .most = incount};
+    struct waiter waiter = {.instance = instance, .ready = fetch_ready, .argument = &fetch};
+    bool ready = fetch_ready(&waiter);
+    if (fetch.count > 0)
+        progress_now_and_then(instance);
+    else
+        bmi__progress_wait(&waiter, ready ? 0 : max_idle_time_ms);
+    fetch_ready(&waiter);
+    *outcount = fetch.count;
+    if (bmi__unexpected_waiting(instance))
+        bmi__progress_notify(instance, NULL, 0); /* more messages may be for another thread */
+    return fetch.count > 0;
 }
 
 int BMI_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *info_array,
                        int max_idle_time_ms)
 {
-    if (outcount != NULL)
-        *outcount = 0;
-    if (outcount == NULL || incount < 0 || (incount > 0 && info_array == NULL) ||
-        max_idle_time_ms < 0 || !bmi__running())
-        return -BMI_EINVAL;
-    struct fetch fetch = {.info = info_array, .most = incount};
-    struct waiter waiter = {.ready = fetch_ready, .argument = &fetch};
-    bool ready = fetch_ready(&waiter);
-    if (fetch.count > 0)
-        progress_now_and_then();
-    else
-        bmi__progress_wait(&waiter, ready ? 0 : max_idle_time_ms);
-    fetch_ready(&waiter);
-    *outcount = fetch.count;
-    if (bmi__unexpected_waiting())
-        bmi__progress_notify(NULL, 0); /* more messages may be for another thread */
-    return fetch.count > 0;
+    return bmi_instance_testunexpected(&bmi__default, incount, outcount, info_array,
+                                       max_idle_time_ms);
 }

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
+
 static pthread_mutex_t digest_lock = PTHREAD_MUTEX_INITIALIZER;
 static EVP_MD_CTX *digest_context;
 
@@ -47,6 +49,16 @@ int bmi__crypto_start(void)
     return status;
 }
 
+void bmi__crypto_before_fork(void)
+{
+    pthread_mutex_lock(&digest_lock);
+}
+
+void bmi__crypto_after_fork(void)
+{
+    pthread_mutex_unlock(&digest_lock);
+}
+
 void bmi__digest16(uint8_t digest[16], const void *bytes, size_t size)
 {
     uint8_t whole[EVP_MAX_MD_SIZE];
@@ -61,7 +73,9 @@ void bmi__digest16(uint8_t digest[16], const void *bytes, size_t size)
     memcpy(digest, whole, 16);
 }
 
-int bmi__random(void *bytes, size_t size)
+int bmi__random(const struct bmi_instance *instance, void *bytes, size_t size)
 {
+    if (instance->random != NULL)
+        return instance->random(instance->argument, bytes, size);
     return RAND_bytes(bytes, (int)size) == 1 ? 0 : -EIO;
 }

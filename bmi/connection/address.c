@@ -20,21 +20,23 @@ enum { ALTERNATIVES_MOST = 64 };
 /* ---- look-up --------------------------------------------------------------------------------- */
 
 /* Checks one "scheme://rest" and adds it. -ENOPROTOOPT: no such scheme here. */
-static int alternative_parse(char *text, struct alternative *alternative)
+static int alternative_parse(struct bmi_instance *instance, char *text,
+                             struct alternative *alternative)
 {
     text = bmi__trimmed(text);
     char rest[BMI_MAX_ADDR_LEN], canonical[BMI_MAX_ADDR_LEN];
     const char *separator = strstr(text, "://"), *reason = "not understood";
     if (separator == NULL) {
-        bmi__log(BMI_LOG_ERROR, "address \"%s\": no scheme:// in it", text);
+        bmi__log(instance, BMI_LOG_ERROR, "address \"%s\": no scheme:// in it", text);
         return -EINVAL;
     }
-    struct running_method *method = bmi__method_of_scheme(text, (size_t)(separator - text));
+    struct running_method *method =
+        bmi__method_of_scheme(instance, text, (size_t)(separator - text));
     if (method == NULL)
         return -ENOPROTOOPT;
     snprintf(rest, sizeof rest, "%s", separator + 3);
     if (method->method->parse(rest, canonical, sizeof canonical, &reason) < 0) {
-        bmi__log(BMI_LOG_ERROR, "address \"%s\": %s", text, reason);
+        bmi__log(instance, BMI_LOG_ERROR, "address \"%s\": %s", text, reason);
         return -EINVAL;
     }
     size_t size = (size_t)(separator - text) + 3 + strlen(canonical) + 1;
@@ -56,18 +58,20 @@ static int alternatives_parse(struct address *address, const char *string)
         return -ENOMEM;
     while ((part = strsep(&rest, ",")) != NULL && address->alternative_count < ALTERNATIVES_MOST) {
         if (*part == '\0' && *string != '\0') {
-            bmi__log(BMI_LOG_ERROR, "address \"%s\": an alternative is empty", string);
+            bmi__log(address->instance, BMI_LOG_ERROR, "address \"%s\": an alternative is empty",
+                     string);
             return -EINVAL;
         }
-        status = alternative_parse(part, &address->alternatives[address->alternative_count]);
+        status = alternative_parse(address->instance, part,
+                                   &address->alternatives[address->alternative_count]);
         if (status == 0 || status == -ENOMEM)
             address->alternative_count++;
         if (status < 0 && status != -ENOPROTOOPT)
             return status;
     }
     if (address->alternative_count == 0) {
-        bmi__log(BMI_LOG_ERROR, "address \"%s\": no method of this library has that scheme",
-                 string);
+        bmi__log(address->instance, BMI_LOG_ERROR,
+                 "address \"%s\": no method of this library has that scheme", string);
         return -ENOPROTOOPT;
     }
     struct alternative *fitting =
@@ -77,9 +81,10 @@ static int alternatives_parse(struct address *address, const char *string)
     return 0;
 }
 
-int bmi__address_make_locked(const char *string, struct address **made)
+int bmi__address_make_locked(struct bmi_instance *instance, const char *string,
+                             struct address **made)
 {
-    struct address *address = bmi__book_take_locked();
+    struct address *address = bmi__book_take_locked(instance);
     if (address == NULL)
         return -ENOMEM;
     int status = alternatives_parse(address, string);
@@ -116,73 +121,73 @@ static void front_locked(struct address *address)
     peer_unlock(peer);
 }
 
-int bmi__address_lookup(const char *string, BMI_addr_t *handle)
+int bmi__address_lookup(struct bmi_instance *instance, const char *string, BMI_addr_t *handle)
 {
     if (strlen(string) >= BMI_MAX_ADDR_LEN)
         return -ENAMETOOLONG;
-    bmi__book_lock();
+    bmi__book_lock(instance);
     int status = 0;
-    struct address *address = bmi__book_string_find_locked(string);
+    struct address *address = bmi__book_string_find_locked(instance, string);
     if (address == NULL) {
-        status = bmi__address_make_locked(string, &address);
+        status = bmi__address_make_locked(instance, string, &address);
     } else if (address->dropped) { /* see drop_locked: it has a new handle; or it was claimed */
         address->dropped = false;
         front_locked(address);
     }
     if (status == 0)
         *handle = bmi__address_handle(address);
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return status;
 }
 
-int bmi__address_methods_start(BMI_addr_t handle)
+int bmi__address_methods_start(struct bmi_instance *instance, BMI_addr_t handle)
 {
     int status = -EINVAL;
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     bool any = false;
     for (uint32_t i = 0; address != NULL && i < address->alternative_count; i++) {
         status = bmi__method_start(address->alternatives[i].method);
         any = any || status == 0;
     }
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return any ? 0 : status;
 }
 
 /* ---- strings of a handle -------------------------------------------------------------------- */
 
-const char *bmi__address_string(BMI_addr_t handle)
+const char *bmi__address_string(struct bmi_instance *instance, BMI_addr_t handle)
 {
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     const char *string = address != NULL ? address->string : NULL;
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return string;
 }
 
-const char *bmi__address_host(BMI_addr_t handle)
+const char *bmi__address_host(struct bmi_instance *instance, BMI_addr_t handle)
 {
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     const char *host = address != NULL && address->host != NULL ? address->host->numeric : NULL;
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return host;
 }
 
-int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
+int bmi__address_numeric(struct bmi_instance *instance, BMI_addr_t handle, char *host, size_t size,
                          const struct bmi_method **method)
 {
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     if (address != NULL && address->host != NULL) {
         snprintf(host, size, "%s", address->host->numeric);
-        const struct running_method *one = bmi__method_at(address->host_method);
+        const struct running_method *one = bmi__method_at(instance, address->host_method);
         *method = one != NULL ? one->method : NULL;
     } else if (address != NULL && address->alternative_count > 0) {
         const struct alternative *first = &address->alternatives[0];
         *method = first->method->method;
         (*method)->hosts->of_address(first->canonical, host, size);
     }
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return address != NULL ? 0 : -EINVAL;
 }

@@ -15,14 +15,19 @@
 #include "bmi/state/address.h"
 #include "bmi/state/peer.h"
 
-void bmi__book_lock(void);
-void bmi__book_unlock(void);
+struct bmi_instance;
+
+void bmi__book_lock(struct bmi_instance *instance);
+void bmi__book_unlock(struct bmi_instance *instance);
 
 /* Looks a string up, making the address. See BMI_addr_lookup for errors. */
-int bmi__address_lookup(const char *string, BMI_addr_t *handle);
+int bmi__address_lookup(struct bmi_instance *instance, const char *string, BMI_addr_t *handle);
 /* Finds the peer of a handle and locks it. -EINVAL: the handle is stale. Another error: the cause
  * why an accepted peer ended. */
-int bmi__address_lock(BMI_addr_t handle, struct peer **peer);
+int bmi__address_lock(struct bmi_instance *instance, BMI_addr_t handle, struct peer **peer);
+/* The instance whose address that is; the default one if the handle is stale. The call that follows
+ * checks the handle again. */
+struct bmi_instance *bmi__address_instance(BMI_addr_t handle);
 /* NULL: stale. The book's lock is held. */
 struct address *bmi__address_find_locked(BMI_addr_t handle);
 /* The same for a caller that found the peer by this handle and holds the peer's lock. */
@@ -49,16 +54,17 @@ void bmi__address_ended_locked(struct peer *peer, int cause);
  * BMI error of the last one. If two calls return the same number, every operation posted between
  * them went to one connection: that of the first call, or the first one made since. UINT32_MAX:
  * stale. Takes the peer's lock. */
-uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause);
+uint32_t bmi__address_losses(struct bmi_instance *instance, BMI_addr_t handle,
+                             bmi_error_code_t *cause);
 /* Whether the method moves bytes of any memory equally well, so that BMI_memalloc has no advantage.
  * Takes the book's lock. */
-bool bmi__address_any_memory(BMI_addr_t handle);
+bool bmi__address_any_memory(struct bmi_instance *instance, BMI_addr_t handle);
 /* After the handshake, the host of the peer's link becomes that of its addresses. Book's and peer's
  * locks held. */
 void bmi__address_host_locked(struct peer *peer);
 
 /* References: adds `change`; see BMI_DEC_ADDR_REF. -EINVAL: stale, or below 0. */
-int bmi__address_reference(BMI_addr_t handle, int change);
+int bmi__address_reference(struct bmi_instance *instance, BMI_addr_t handle, int change);
 /* The peer sent an unexpected message, which will carry the peer's address. */
 void bmi__address_heard_locked(struct peer *peer);
 /* Book's and peer's locks held: the connection has ended; frees dropped addresses. Returns true if
@@ -66,19 +72,20 @@ void bmi__address_heard_locked(struct peer *peer);
 bool bmi__address_forget_locked(struct peer *peer);
 /* Forgets an address and closes its connection unless another address uses it. -EBUSY: it has
  * operations. */
-int bmi__address_drop(BMI_addr_t handle);
+int bmi__address_drop(struct bmi_instance *instance, BMI_addr_t handle);
 /* Whether the address may be dropped: it is dead or idle. <0: stale. */
-int bmi__address_droppable(BMI_addr_t handle);
-const char *bmi__address_string(BMI_addr_t handle);
-const char *bmi__address_host(BMI_addr_t handle);
+int bmi__address_droppable(struct bmi_instance *instance, BMI_addr_t handle);
+const char *bmi__address_string(struct bmi_instance *instance, BMI_addr_t handle);
+const char *bmi__address_host(struct bmi_instance *instance, BMI_addr_t handle);
 /* The numeric host of the connection, or else of the looked-up string, and the method. -EINVAL:
  * stale. */
-int bmi__address_numeric(BMI_addr_t handle, char *host, size_t size,
+int bmi__address_numeric(struct bmi_instance *instance, BMI_addr_t handle, char *host, size_t size,
                          const struct bmi_method **method);
 
-void bmi__addresses_free(void);
+int bmi__dead_addresses_open(struct bmi_instance *instance);
+void bmi__dead_addresses_close(struct bmi_instance *instance);
 
 /* Starts the methods of its alternatives. <0: none of them could be started. */
-int bmi__address_methods_start(BMI_addr_t handle);
+int bmi__address_methods_start(struct bmi_instance *instance, BMI_addr_t handle);
 
 #endif

@@ -21,39 +21,42 @@ static void attach_locked(struct address *address, struct peer *peer)
 }
 
 /* The handle has no peer: makes one for a looked-up address. */
-static int peer_make(BMI_addr_t handle)
+static int peer_make(struct bmi_instance *instance, BMI_addr_t handle)
 {
     int status = 0;
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     if (address == NULL)
         status = -EINVAL;
     else if (address->string == NULL && atomic_load(&address->peer) == NULL)
         status = address->cause != 0 ? address->cause : -ECONNRESET;
     else if (atomic_load(&address->peer) == NULL) {
-        struct peer *peer = bmi__peer_take();
+        struct peer *peer = bmi__peer_take(instance);
         if (peer != NULL)
             attach_locked(address, peer);
         else
             status = -ENOMEM;
     }
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return status;
 }
 
-int bmi__address_lock(BMI_addr_t handle, struct peer **peer)
+int bmi__address_lock(struct bmi_instance *instance, BMI_addr_t handle, struct peer **peer)
 {
     for (;;) {
         struct address *address = bmi__book_find(handle);
-        if (address == NULL)
+        if (address == NULL ||
+            atomic_load_explicit(&address->instance, memory_order_relaxed) != instance)
             return -EINVAL;
         struct peer *candidate = atomic_load_explicit(&address->peer, memory_order_acquire);
         if (candidate == NULL) {
-            int status = peer_make(handle);
+            int status = peer_make(instance, handle);
             if (status < 0)
                 return status;
             continue;
         }
+        if (bmi__book_generation(address) != (uint32_t)handle)
+            return -EINVAL; /* the peer may be of an instance that closes */
         peer_lock(candidate);
         if (atomic_load_explicit(&address->peer, memory_order_relaxed) == candidate &&
             bmi__book_generation(address) == (uint32_t)handle) {
@@ -71,7 +74,7 @@ BMI_addr_t bmi__peer_handle_locked(const struct peer *peer)
 
 struct address *bmi__address_accept_locked(struct peer *peer)
 {
-    struct address *address = bmi__book_take_locked();
+    struct address *address = bmi__book_take_locked(peer->instance);
     if (address == NULL)
         return NULL;
     attach_locked(address, peer);
@@ -108,11 +111,11 @@ static void host_set(struct address *address, const char *numeric, uint8_t metho
 }
 
 /* The index for bmi__method_at. It is past the last method if this one is not built in. */
-static uint8_t method_number(const struct bmi_method *method)
+static uint8_t method_number(struct bmi_instance *instance, const struct bmi_method *method)
 {
     const struct running_method *one;
     uint8_t number = 0;
-    while ((one = bmi__method_at(number)) != NULL && one->method != method)
+    while ((one = bmi__method_at(instance, number)) != NULL && one->method != method)
         number++;
     return number;
 }
@@ -120,7 +123,7 @@ static uint8_t method_number(const struct bmi_method *method)
 void bmi__address_host_locked(struct peer *peer)
 {
     struct bmi_link *link = peer->link;
-    uint8_t method = method_number(link->method);
+    uint8_t method = method_number(peer->instance, link->method);
     for (struct address *address = peer->address; address != NULL; address = address->alias_next)
         host_set(address, link->host != NULL ? link->host : "", method);
     free(link->host);
@@ -158,10 +161,10 @@ void bmi__address_move_locked(struct peer *from, struct peer *to)
  * carry. */
 void bmi__address_claim_locked(struct peer *peer, const char *claim)
 {
-    struct address *address = bmi__book_string_find_locked(claim);
+    struct address *address = bmi__book_string_find_locked(peer->instance, claim);
     bool looked_up = address != NULL;
     if (looked_up ? atomic_load(&address->peer) != NULL
-                  : bmi__address_make_locked(claim, &address) < 0)
+                  : bmi__address_make_locked(peer->instance, claim, &address) < 0)
         return; /* of two links JOIN chooses one */
     peer_lock(peer);
     struct address *first = peer->address;
@@ -218,10 +221,11 @@ void bmi__address_ended_locked(struct peer *peer, int cause)
 }
 
 /* A connection that is being closed counts as ended: a post from now on waits for the next one. */
-uint32_t bmi__address_losses(BMI_addr_t handle, bmi_error_code_t *cause)
+uint32_t bmi__address_losses(struct bmi_instance *instance, BMI_addr_t handle,
+                             bmi_error_code_t *cause)
 {
     struct peer *peer;
-    *cause = bmi__error(bmi__address_lock(handle, &peer));
+    *cause = bmi__error(bmi__address_lock(instance, handle, &peer));
     if (*cause != 0)
         return UINT32_MAX;
     const struct address *address = bmi__address_of_locked(handle);

@@ -4,7 +4,9 @@
  * connections, and addresses that the program drops. See address.h.
  */
 #include <errno.h>
+#include <stdlib.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/book.h"
@@ -12,39 +14,44 @@
 #include "bmi/state/library.h"
 #include "bmi/state/liveness.h"
 
-static struct address *dead_first, *dead_last; /* book: accepted, gone, unreferenced */
-static uint32_t dead_count;                    /* book */
+/* Accepted addresses whose connections are gone, and that nobody references. */
+struct bmi__dead_addresses { /* book */
+    struct address *first, *last;
+    uint32_t count;
+};
 
 /* ---- addresses of ended connections ---------------------------------------------------------- */
 
 void bmi__address_dead_locked(struct address *address)
 {
+    struct bmi__dead_addresses *dead = address->instance->dead_addresses;
     address->dead = true;
     if (address->references > 0)
         return; /* until the program drops its references */
-    if (bmi__auto_references()) {
+    if (bmi__auto_references(address->instance)) {
         bmi__book_give_locked(address);
         return;
     }
     address->hash_next = NULL;
-    if (dead_last != NULL)
-        dead_last->hash_next = address;
+    if (dead->last != NULL)
+        dead->last->hash_next = address;
     else
-        dead_first = address;
-    dead_last = address;
-    if ((int64_t)++dead_count <= bmi__setting(SETTING_DEAD_PEERS))
+        dead->first = address;
+    dead->last = address;
+    if ((int64_t)++dead->count <= bmi__setting(address->instance, SETTING_DEAD_PEERS))
         return;
-    struct address *oldest = dead_first;
-    dead_first = oldest->hash_next;
-    if (dead_first == NULL)
-        dead_last = NULL;
-    dead_count--;
+    struct address *oldest = dead->first;
+    dead->first = oldest->hash_next;
+    if (dead->first == NULL)
+        dead->last = NULL;
+    dead->count--;
     bmi__book_give_locked(oldest);
 }
 
 static void dead_remove_locked(struct address *address)
 {
-    struct address **place = &dead_first, *previous = NULL;
+    struct bmi__dead_addresses *dead = address->instance->dead_addresses;
+    struct address **place = &dead->first, *previous = NULL;
     while (*place != NULL && *place != address) {
         previous = *place;
         place = &previous->hash_next;
@@ -52,9 +59,9 @@ static void dead_remove_locked(struct address *address)
     if (*place == NULL)
         return;
     *place = address->hash_next;
-    if (dead_last == address)
-        dead_last = previous;
-    dead_count--;
+    if (dead->last == address)
+        dead->last = previous;
+    dead->count--;
 }
 
 /* ---- references ----------------------------------------------------------------------------- */
@@ -98,10 +105,10 @@ static void unreferenced_locked(struct address *address)
         free_if_idle_locked(address);
 }
 
-int bmi__address_reference(BMI_addr_t handle, int change)
+int bmi__address_reference(struct bmi_instance *instance, BMI_addr_t handle, int change)
 {
     int status = 0;
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     if (address == NULL || address->references + change < 0) {
         status = -EINVAL;
@@ -112,21 +119,21 @@ int bmi__address_reference(BMI_addr_t handle, int change)
         if (address->references == 0 && change < 0)
             unreferenced_locked(address);
     }
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return status;
 }
 
 void bmi__address_heard_locked(struct peer *peer)
 {
-    if (bmi__auto_references() && peer->address != NULL)
+    if (bmi__auto_references(peer->instance) && peer->address != NULL)
         atomic_fetch_add(&peer->address->references, 1);
 }
 
 /* ---- dropping -------------------------------------------------------------------------------- */
 
-int bmi__address_droppable(BMI_addr_t handle)
+int bmi__address_droppable(struct bmi_instance *instance, BMI_addr_t handle)
 {
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     struct peer *peer = address != NULL ? atomic_load(&address->peer) : NULL;
     int result = address == NULL ? -EINVAL : 1;
@@ -135,7 +142,7 @@ int bmi__address_droppable(BMI_addr_t handle)
         result = peer->state == PEER_IDLE && peer->op_count == 0;
         peer_unlock(peer);
     }
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return result;
 }
 
@@ -176,10 +183,10 @@ static int drop_locked(struct address *address, struct peer *peer)
     return 0;
 }
 
-int bmi__address_drop(BMI_addr_t handle)
+int bmi__address_drop(struct bmi_instance *instance, BMI_addr_t handle)
 {
     int status = 0;
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *address = bmi__address_find_locked(handle);
     struct peer *peer = address != NULL ? atomic_load(&address->peer) : NULL;
     if (address == NULL) {
@@ -191,17 +198,23 @@ int bmi__address_drop(BMI_addr_t handle)
     }
     if (status == 0 && bmi__address_find_locked(handle) != NULL)
         free_if_idle_locked(address);
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return status;
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-void bmi__addresses_free(void)
+int bmi__dead_addresses_open(struct bmi_instance *instance)
 {
-    bmi__book_lock();
-    bmi__book_free_locked();
-    dead_first = dead_last = NULL;
-    dead_count = 0;
-    bmi__book_unlock();
+    struct bmi__dead_addresses *dead = calloc(1, sizeof *dead);
+    if (dead == NULL)
+        return -ENOMEM;
+    instance->dead_addresses = dead;
+    return 0;
+}
+
+void bmi__dead_addresses_close(struct bmi_instance *instance)
+{
+    free(instance->dead_addresses);
+    instance->dead_addresses = NULL;
 }

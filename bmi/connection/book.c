@@ -9,29 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/option.h"
 
 enum { CHUNK = 256, CHUNKS = 1 << 16 };
 
-static pthread_mutex_t book = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct address *) chunks[CHUNKS];
 static atomic_uint chunk_count;
-static struct address *free_list; /* book */
-/* The first generation of each slot. It is past every generation used before the book was last
+static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+static struct address *free_list;                              /* slots_lock */
+/* The first generation of each slot. It is past every generation used before the slots were last
  * freed, so a handle of an earlier initialization never matches. */
-static uint32_t first_generation;       /* book */
-static struct address **table;          /* book: looked up, by string */
-static uint32_t table_size, table_used; /* book */
+static uint32_t first_generation; /* slots_lock */
 
-void bmi__book_lock(void)
+struct bmi__book {
+    pthread_mutex_t lock;
+    struct address **table;          /* lock: looked up, by string */
+    uint32_t table_size, table_used; /* lock */
+};
+
+void bmi__book_lock(struct bmi_instance *instance)
 {
-    pthread_mutex_lock(&book);
+    struct bmi__book *book = instance->book;
+    pthread_mutex_lock(&book->lock);
 }
 
-void bmi__book_unlock(void)
+void bmi__book_unlock(struct bmi_instance *instance)
 {
-    pthread_mutex_unlock(&book);
+    struct bmi__book *book = instance->book;
+    pthread_mutex_unlock(&book->lock);
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */
@@ -50,6 +57,13 @@ struct address *bmi__book_find(BMI_addr_t handle)
     struct address *chunk = atomic_load_explicit(&chunks[slot / CHUNK], memory_order_relaxed);
     struct address *address = &chunk[slot % CHUNK];
     return bmi__book_generation(address) == (uint32_t)handle ? address : NULL;
+}
+
+struct bmi_instance *bmi__address_instance(BMI_addr_t handle)
+{
+    struct address *address = bmi__book_find(handle);
+    struct bmi_instance *instance = address != NULL ? atomic_load(&address->instance) : NULL;
+    return instance != NULL ? instance : &bmi__default;
 }
 
 struct address *bmi__address_find_locked(BMI_addr_t handle)
@@ -80,14 +94,18 @@ static bool slots_grow_locked(void)
     return true;
 }
 
-struct address *bmi__book_take_locked(void)
+struct address *bmi__book_take_locked(struct bmi_instance *instance)
 {
-    if (free_list == NULL && !slots_grow_locked())
-        return NULL;
-    struct address *address = free_list;
-    free_list = address->hash_next;
-    address->hash_next = NULL;
-    address->in_use = true;
+    pthread_mutex_lock(&slots_lock);
+    struct address *address = NULL;
+    if (free_list != NULL || slots_grow_locked()) {
+        address = free_list;
+        free_list = address->hash_next;
+        address->hash_next = NULL;
+        atomic_store(&address->instance, instance);
+        address->in_use = true;
+    }
+    pthread_mutex_unlock(&slots_lock);
     return address;
 }
 
@@ -116,6 +134,7 @@ void bmi__book_give_locked(struct address *address)
     hosts_free(address);
     uint32_t slot = address->slot;
     atomic_fetch_add(&address->generation, 1);
+    atomic_store(&address->peer, NULL); /* it may have one if its instance ends */
     address->losses = 0;
     address->alternatives = NULL;
     address->alternative_count = 0;
@@ -125,8 +144,11 @@ void bmi__book_give_locked(struct address *address)
     address->cause = 0;
     address->dead = address->in_use = address->dropped = false;
     address->slot = slot;
+    atomic_store(&address->instance, NULL);
+    pthread_mutex_lock(&slots_lock);
     address->hash_next = free_list;
     free_list = address;
+    pthread_mutex_unlock(&slots_lock);
 }
 
 /* ---- strings -------------------------------------------------------------------------------- */
@@ -139,69 +161,96 @@ static uint32_t hash(const char *string)
     return value;
 }
 
-static void table_grow_locked(void)
+static void table_grow_locked(struct bmi__book *book)
 {
-    uint32_t size = table_size == 0 ? 64 : table_size * 4;
+    uint32_t size = book->table_size == 0 ? 64 : book->table_size * 4;
     struct address **wider = calloc(size, sizeof(struct address *));
     if (wider == NULL)
         return;
-    for (uint32_t i = 0; i < table_size; i++)
-        for (struct address *a = table[i], *next; a != NULL; a = next) {
+    for (uint32_t i = 0; i < book->table_size; i++)
+        for (struct address *a = book->table[i], *next; a != NULL; a = next) {
             uint32_t bucket = hash(a->string) & (size - 1);
             next = a->hash_next;
             a->hash_next = wider[bucket];
             wider[bucket] = a;
         }
-    free(table);
-    table = wider;
-    table_size = size;
+    free(book->table);
+    book->table = wider;
+    book->table_size = size;
 }
 
 static void table_remove_locked(struct address *address)
 {
-    struct address **place = &table[hash(address->string) & (table_size - 1)];
+    struct bmi__book *book = address->instance->book;
+    struct address **place = &book->table[hash(address->string) & (book->table_size - 1)];
     while (*place != NULL && *place != address)
         place = &(*place)->hash_next;
     if (*place == NULL)
         return;
     *place = address->hash_next;
-    table_used--;
+    book->table_used--;
 }
 
 int bmi__book_string_add_locked(struct address *address)
 {
-    if (table_used >= 2 * table_size)
-        table_grow_locked();
-    if (table_size == 0)
+    struct bmi__book *book = address->instance->book;
+    if (book->table_used >= 2 * book->table_size)
+        table_grow_locked(book);
+    if (book->table_size == 0)
         return -ENOMEM;
-    uint32_t bucket = hash(address->string) & (table_size - 1);
-    address->hash_next = table[bucket];
-    table[bucket] = address;
-    table_used++;
+    uint32_t bucket = hash(address->string) & (book->table_size - 1);
+    address->hash_next = book->table[bucket];
+    book->table[bucket] = address;
+    book->table_used++;
     return 0;
 }
 
-struct address *bmi__book_string_find_locked(const char *string)
+struct address *bmi__book_string_find_locked(struct bmi_instance *instance, const char *string)
 {
-    if (table_size == 0)
+    struct bmi__book *book = instance->book;
+    if (book->table_size == 0)
         return NULL;
-    struct address *address = table[hash(string) & (table_size - 1)];
+    struct address *address = book->table[hash(string) & (book->table_size - 1)];
     while (address != NULL && strcmp(address->string, string) != 0)
         address = address->hash_next;
     return address;
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-void bmi__book_free_locked(void)
+int bmi__book_open(struct bmi_instance *instance)
+{
+    struct bmi__book *book = calloc(1, sizeof *book);
+    if (book == NULL)
+        return -ENOMEM;
+    pthread_mutex_init(&book->lock, NULL);
+    instance->book = book;
+    return 0;
+}
+
+void bmi__book_close(struct bmi_instance *instance)
+{
+    if (instance->book == NULL)
+        return;
+    unsigned count = atomic_load(&chunk_count);
+    for (unsigned c = 0; c < count; c++) {
+        struct address *chunk = atomic_load(&chunks[c]);
+        for (int i = 0; i < CHUNK; i++)
+            if (atomic_load(&chunk[i].instance) == instance)
+                bmi__book_give_locked(&chunk[i]);
+    }
+    free(instance->book->table);
+    free(instance->book);
+    instance->book = NULL;
+}
+
+void bmi__address_slots_free(void)
 {
     unsigned count = atomic_load(&chunk_count);
     uint32_t used = 0;
     for (unsigned c = 0; c < count; c++) {
         struct address *chunk = atomic_load(&chunks[c]);
         for (int i = 0; i < CHUNK; i++) {
-            if (chunk[i].in_use)
-                bmi__book_give_locked(&chunk[i]);
             uint32_t here = bmi__book_generation(&chunk[i]) - first_generation;
             used = here > used ? here : used;
         }
@@ -210,8 +259,5 @@ void bmi__book_free_locked(void)
     atomic_store(&chunk_count, 0);
     for (unsigned c = 0; c < count; c++)
         free(atomic_exchange(&chunks[c], NULL));
-    free(table);
-    table = NULL;
-    table_size = table_used = 0;
     free_list = NULL;
 }

@@ -134,15 +134,18 @@ static void count_one(struct peer *peer, void *argument)
     ++*(size_t *)argument;
 }
 
-bool bmi_method_idle_close(const struct bmi_method *method, const char *host)
+bool bmi_method_idle_close(struct bmi_instance *instance, const struct bmi_method *method,
+                           const char *host)
 {
-    struct eviction eviction = {.method = method, .host = host, .now_ns = bmi__monotonic_ns()};
+    struct eviction eviction = {.method = method,
+                                .host = host,
+                                .now_ns = bmi__instance_now_ns(instance)};
     bool closes = false;
-    bmi__peer_each(count_one, &eviction.room);
+    bmi__peer_each(instance, count_one, &eviction.room);
     eviction.candidates = malloc((eviction.room + 1) * sizeof *eviction.candidates);
     if (eviction.candidates == NULL)
         return false;
-    bmi__peer_each(candidate_add, &eviction);
+    bmi__peer_each(instance, candidate_add, &eviction);
     qsort(eviction.candidates, eviction.count, sizeof *eviction.candidates, compare);
     const struct candidate *chosen = choose(&eviction);
     if (chosen != NULL) {
@@ -150,7 +153,7 @@ bool bmi_method_idle_close(const struct bmi_method *method, const char *host)
         peer_lock(peer);
         closes = peer->link != NULL && (peer->state == PEER_HANDSHAKE || bmi__reapable(peer));
         if (closes) {
-            bmi__log(BMI_LOG_INFO, "%s %s and gives its descriptor to a newcomer",
+            bmi__log(instance, BMI_LOG_INFO, "%s %s and gives its descriptor to a newcomer",
                      bmi__peer_name(peer),
                      chosen->use == USE_NO_HELLO ? "has sent no HELLO" : "is idle");
             bmi__peer_leave_locked(peer);

@@ -10,6 +10,7 @@
 
 #include "bmi/base/clock.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
@@ -28,14 +29,17 @@
 
 enum { TICKS_PING = 3 }; /* a peer that is silent for so many is asked for a sign of life */
 
-static void reap_again(struct bmi_timer *timer);
-static struct bmi_timer reaper = {.expired = reap_again}; /* after BMI_REAP_IDLE */
-static _Atomic int64_t reap_s;
+/* After BMI_REAP_IDLE. */
+struct bmi__reaper {
+    struct bmi_timer timer;
+    _Atomic int64_t seconds;
+};
 
 void bmi__peer_leave_locked(struct peer *peer)
 {
     peer->flags |= PEER_CLOSING;
-    peer->since_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_LINGER) * 1000000u;
+    peer->since_ns = bmi__instance_now_ns(peer->instance) +
+                     (uint64_t)bmi__setting(peer->instance, SETTING_LINGER) * 1000000u;
     peer->link->method->close(peer->link, true);
     bmi__attention_locked(peer);
 }
@@ -47,7 +51,7 @@ static void check_silence(struct peer *peer)
     uint64_t bytes = atomic_load_explicit(&peer->link->bytes_in, memory_order_relaxed);
     if (peer->self_link != NULL)
         bytes += atomic_load_explicit(&peer->self_link->bytes_in, memory_order_relaxed);
-    if (bytes != peer->bytes_in || bmi__setting(SETTING_PEER_TIMEOUT) == 0) {
+    if (bytes != peer->bytes_in || bmi__setting(peer->instance, SETTING_PEER_TIMEOUT) == 0) {
         peer->bytes_in = bytes;
         peer->silent_ticks = 0;
         peer->flags &= ~(uint32_t)PEER_PINGED;
@@ -56,8 +60,9 @@ static void check_silence(struct peer *peer)
     /* A tick can be shorter than an eighth of the time-out, since it watches other times, too. The
      * rest of the time between two ticks counts towards the next eighth, but at most one eighth
      * counts: while there was no poller, no thread read the peer's frames. */
-    uint64_t now = bmi__monotonic_ns();
-    uint64_t eighth = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u / BMI__TICKS_DEAD;
+    uint64_t now = bmi__instance_now_ns(peer->instance);
+    uint64_t eighth =
+        (uint64_t)bmi__setting(peer->instance, SETTING_PEER_TIMEOUT) * 1000000u / BMI__TICKS_DEAD;
     if (peer->silent_ticks > 0 && now - peer->since_ns < eighth)
         return;
     uint64_t next = peer->silent_ticks > 0 ? peer->since_ns + eighth : now;
@@ -89,7 +94,8 @@ static void look_at(struct peer *peer, void *argument)
         state = PEER_GONE;
     }
     if (state == PEER_HANDSHAKE)
-        late = now - peer->since_ns > (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+        late = now - peer->since_ns >
+               (uint64_t)bmi__setting(peer->instance, SETTING_CONNECT_TIMEOUT) * 1000000u;
     switch (state) {
     case PEER_DIALLING:
     case PEER_HANDSHAKE:
@@ -140,7 +146,7 @@ static void reap(struct peer *peer, void *argument)
         bool known = bytes == peer->bytes_in && peer->since_ns != 0;
         if (!known) {
             peer->bytes_in = bytes;
-            peer->since_ns = bmi__monotonic_ns();
+            peer->since_ns = bmi__instance_now_ns(peer->instance);
         }
         if ((known && peer->since_ns <= reaping->before) || reaping->before == UINT64_MAX)
             bmi__peer_leave_locked(peer);
@@ -151,51 +157,53 @@ static void reap(struct peer *peer, void *argument)
 }
 
 /* Returns whether some connections may have been idle for long enough later. */
-static bool reap_all(int64_t seconds)
+static bool reap_all(struct bmi_instance *instance, int64_t seconds)
 {
-    uint64_t now = bmi__monotonic_ns(), ago = (uint64_t)seconds * 1000000000u;
+    uint64_t now = bmi__instance_now_ns(instance), ago = (uint64_t)seconds * 1000000000u;
     struct reaping reaping = {.before = ago == 0 ? UINT64_MAX : now > ago ? now - ago : 0};
-    bmi__peer_each(reap, &reaping);
+    bmi__peer_each(instance, reap, &reaping);
     return reaping.again;
 }
 
 /* The idle time of a connection counts from the first look at it. */
-void bmi__reap_idle(int64_t seconds)
+void bmi__reap_idle(struct bmi_instance *instance, int64_t seconds)
 {
-    if (!reap_all(seconds))
+    struct bmi__reaper *reaper = instance->reaper;
+    if (!reap_all(instance, seconds))
         return;
-    atomic_store(&reap_s, seconds);
-    bmi_method_timer_set(&reaper, (uint64_t)seconds * 1000 + 1);
+    atomic_store(&reaper->seconds, seconds);
+    bmi_method_timer_set(instance, &reaper->timer, (uint64_t)seconds * 1000 + 1);
 }
 
 static void reap_again(struct bmi_timer *timer)
 {
-    (void)timer;
-    reap_all(atomic_load(&reap_s));
+    struct bmi__reaper *reaper = timer->instance->reaper;
+    reap_all(timer->instance, atomic_load(&reaper->seconds));
 }
 
 /* ---- the tick ------------------------------------------------------------------------------- */
 
-bool bmi__liveness_expired(void)
+bool bmi__liveness_expired(struct bmi_instance *instance)
 {
-    struct look look = {.now = bmi__monotonic_ns()};
-    bmi__peer_each(look_at, &look);
-    int64_t idle = bmi__setting(SETTING_IDLE_REAP);
+    struct look look = {.now = bmi__instance_now_ns(instance)};
+    bmi__peer_each(instance, look_at, &look);
+    int64_t idle = bmi__setting(instance, SETTING_IDLE_REAP);
     if (idle > 0)
-        reap_all(idle);
+        reap_all(instance, idle);
     return look.graces;
 }
 
-void bmi__reap_wanted(void)
+void bmi__reap_wanted(struct bmi_instance *instance)
 {
-    if (bmi__setting(SETTING_IDLE_REAP) > 0)
-        bmi__liveness_arm();
+    if (bmi__setting(instance, SETTING_IDLE_REAP) > 0)
+        bmi__liveness_arm(instance);
 }
 
-void bmi__failure_stop(void)
+void bmi__failure_stop(struct bmi_instance *instance)
 {
-    bmi__liveness_stop();
-    bmi_method_timer_clear(&reaper);
+    struct bmi__reaper *reaper = instance->reaper;
+    bmi__liveness_stop(instance);
+    bmi_method_timer_clear(&reaper->timer);
 }
 
 /* ---- a link is down ------------------------------------------------------------------------- */
@@ -276,8 +284,9 @@ static bool peer_lost(struct peer *peer, int status)
 static void down_log_locked(struct peer *peer, int status)
 {
     bool missed = peer->op_count > 0 || peer->state == PEER_DIALLING;
-    bmi__log(status != 0 && missed ? BMI_LOG_WARN : BMI_LOG_INFO, "%s is down: %s%s",
-             bmi__peer_name(peer), status != 0 ? bmi_status_string(bmi__error(status)) : "closed",
+    bmi__log(peer->instance, status != 0 && missed ? BMI_LOG_WARN : BMI_LOG_INFO,
+             "%s is down: %s%s", bmi__peer_name(peer),
+             status != 0 ? bmi_status_string(bmi__error(status)) : "closed",
              status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
 }
 
@@ -287,7 +296,7 @@ void bmi_method_link_down(struct bmi_link *link, int status)
     if (status ==
         -EPIPE) /* the other end has gone: to those that wait to receive from it as well */
         status = -ECONNRESET;
-    bmi__book_lock();
+    bmi__book_lock(link->instance);
     bmi__arriving_free(link);
     struct peer *peer = link_owner(link);
     if (peer != NULL) {
@@ -311,7 +320,25 @@ void bmi_method_link_down(struct bmi_link *link, int status)
     link->host = NULL;
     if (give)
         bmi__peer_give(peer);
-    bmi__book_unlock();
+    bmi__book_unlock(link->instance);
     if (mine)
         bmi_link_unref(link);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__reaper_open(struct bmi_instance *instance)
+{
+    struct bmi__reaper *reaper = calloc(1, sizeof *reaper);
+    if (reaper == NULL)
+        return -ENOMEM;
+    reaper->timer.expired = reap_again;
+    instance->reaper = reaper;
+    return 0;
+}
+
+void bmi__reaper_close(struct bmi_instance *instance)
+{
+    free(instance->reaper);
+    instance->reaper = NULL;
 }

@@ -11,6 +11,7 @@
 
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
@@ -29,29 +30,28 @@
 #include "bmi/state/liveness.h"
 #include "bmi/state/peer.h"
 
-static uint8_t incarnation[16];
-
-int bmi__handshake_start(void)
+int bmi__handshake_start(struct bmi_instance *instance)
 {
     int status = bmi__crypto_start();
-    return status < 0 ? status : bmi__random(incarnation, sizeof incarnation);
+    return status < 0 ? status
+                      : bmi__random(instance, instance->incarnation, sizeof instance->incarnation);
 }
 
-static uint32_t own_eager_max(const struct bmi_method *method)
+static uint32_t own_eager_max(struct bmi_instance *instance, const struct bmi_method *method)
 {
-    int64_t setting = bmi__setting(SETTING_EAGER_MAX);
+    int64_t setting = bmi__setting(instance, SETTING_EAGER_MAX);
     int64_t most = setting > 0 ? setting : method->limits.eager_max;
     return (uint32_t)(most < method->limits.frame_max ? most : method->limits.frame_max);
 }
 
-static void listen_addresses(char *text, size_t size)
+static void listen_addresses(struct bmi_instance *instance, char *text, size_t size)
 {
     struct running_method *method;
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
-        size_t length = strlen(method->listen);
-        if (!atomic_load(&method->started) || length == 0 || used + length + 2 > size)
+    for (int i = 0; (method = bmi__method_at(instance, i)) != NULL; i++) {
+        size_t length = atomic_load(&method->started) ? strlen(method->listen) : 0;
+        if (length == 0 || used + length + 2 > size)
             continue;
         if (used > 0)
             text[used++] = ',';
@@ -70,16 +70,17 @@ static bool hello_send_locked(struct peer *peer, const uint8_t *nonce)
     uint8_t *bytes = malloc(WIRE_HELLO_MAX);
     if (hello != NULL && bytes != NULL) {
         const struct bmi_method *method = peer->link->method;
-        memcpy(hello->incarnation, incarnation, sizeof incarnation);
+        memcpy(hello->incarnation, peer->instance->incarnation, sizeof peer->instance->incarnation);
         if (nonce != NULL)
             memcpy(hello->nonce, nonce, sizeof hello->nonce);
         hello->version = WIRE_VERSION;
-        hello->eager_max = peer->eager_max = own_eager_max(method);
+        hello->eager_max = peer->eager_max = own_eager_max(peer->instance, method);
         hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
         hello->eager_credit = peer->eager.granted;
         hello->unexpected_credit = peer->unexpected_window.granted;
-        if (bmi__setting(SETTING_JOIN)) /* else the peer uses it for no address that it looked up */
-            listen_addresses(hello->listen, sizeof hello->listen);
+        if (bmi__setting(peer->instance,
+                         SETTING_JOIN)) /* else the peer uses it for no address that it looked up */
+            listen_addresses(peer->instance, hello->listen, sizeof hello->listen);
         struct wire_header header = {.type = WIRE_HELLO, .flags = nonce == NULL ? WIRE_REPLY : 0};
         sent = bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
     }
@@ -112,16 +113,16 @@ int bmi__dial_locked(struct peer *peer)
             status =
                 method->method->connect(method->state, alternative->canonical, peer, &peer->link);
         if (status < 0) {
-            bmi__log(BMI_LOG_WARN, "%s: no connection can be begun: %s%s", alternative->url,
-                     strerror(-status),
+            bmi__log(peer->instance, BMI_LOG_WARN, "%s: no connection can be begun: %s%s",
+                     alternative->url, strerror(-status),
                      status == -EMFILE ? " (see ulimit -n, and the setting idle_reap_s)" : "");
             continue;
         }
         BMI_PROBE(2, connect, peer, alternative->url);
         bmi_link_ref(peer->link);
         bmi__options_give_locked(address, peer->link);
-        peer->since_ns =
-            bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+        peer->since_ns = bmi__instance_now_ns(peer->instance) +
+                         (uint64_t)bmi__setting(peer->instance, SETTING_CONNECT_TIMEOUT) * 1000000u;
         peer->cause = 0;
         peer->flags &= ~(uint32_t)(PEER_CLOSING | PEER_PINGED | PEER_ASKED | PEER_KEPT);
         atomic_store(&peer->state, PEER_DIALLING);
@@ -180,10 +181,10 @@ static bool proof_holds(const uint8_t *proof, enum proof_label label, const uint
 int bmi__handshake_up(struct bmi_link *link)
 {
     uint8_t nonce[16], name[16];
-    int status = bmi__random(nonce, sizeof nonce);
+    int status = bmi__random(link->instance, nonce, sizeof nonce);
     if (status < 0)
         return status;
-    bmi__book_lock();
+    bmi__book_lock(link->instance);
     struct peer *peer = link_owner(link);
     if (peer != NULL) {
         peer_lock(peer);
@@ -194,13 +195,14 @@ int bmi__handshake_up(struct bmi_link *link)
             bmi__matching_set_locked(peer, MATCHING_NAME, name, sizeof name);
             bmi__credit_open_locked(peer, (uint32_t)link->method->limits.unexpected_max);
             peer->since_ns =
-                bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CONNECT_TIMEOUT) * 1000000u;
+                bmi__instance_now_ns(peer->instance) +
+                (uint64_t)bmi__setting(link->instance, SETTING_CONNECT_TIMEOUT) * 1000000u;
             if (!hello_send_locked(peer, nonce))
                 bmi__peer_fail_locked(peer, -ENOMEM, "no memory for a handshake");
         }
         peer_unlock(peer);
     }
-    bmi__book_unlock();
+    bmi__book_unlock(link->instance);
     return status;
 }
 
@@ -219,7 +221,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
                                PEER_ANNOUNCE_ALL | PEER_FORGOT | PEER_ASKED_SEEN | PEER_HUNGRY |
                                PEER_HUNGRY_UNEXPECTED | PEER_FULL | PEER_FULL_UNEXPECTED);
     peer->silent_ticks = 0;
-    peer->since_ns = bmi__monotonic_ns();
+    peer->since_ns = bmi__instance_now_ns(peer->instance);
     if (peer->flags & PEER_ACCEPTED)
         bmi__matching_set_locked(peer, MATCHING_INCARNATION, peer->incarnation,
                                  sizeof peer->incarnation);
@@ -227,7 +229,7 @@ static void up_locked(struct peer *peer, const struct wire_hello *hello)
     atomic_store(&peer->state, PEER_UP);
     bmi__attention_locked(peer);
     BMI_PROBE(2, handshake, peer, peer->link->host);
-    bmi__log(BMI_LOG_INFO, "%s is up", bmi__peer_name(peer));
+    bmi__log(peer->instance, BMI_LOG_INFO, "%s is up", bmi__peer_name(peer));
     bmi__announce_waiting_locked(peer);
     bmi__pending_pump_locked(peer);
     bmi__pings_send_locked(peer);
@@ -257,13 +259,14 @@ static bool dialled_as(struct peer *peer, const uint8_t name[16], const struct b
 
 /* Finds the peer whose link we dialled, by the link's name, which a link of this method brought.
  * NULL: none has that name. */
-static struct peer *dialled_find(const uint8_t name[16], const struct bmi_method *method)
+static struct peer *dialled_find(struct bmi_instance *instance, const uint8_t name[16],
+                                 const struct bmi_method *method)
 {
     enum {
         CANDIDATES = 16
     }; /* most peers looked at; there is more than one only if hashes collide */
     struct peer *candidates[CANDIDATES];
-    unsigned count = bmi__matching_find(MATCHING_NAME, name, 16, candidates, CANDIDATES);
+    unsigned count = bmi__matching_find(instance, MATCHING_NAME, name, 16, candidates, CANDIDATES);
     for (unsigned i = 0; i < count; i++)
         if (dialled_as(candidates[i], name, method))
             return candidates[i];
@@ -284,11 +287,11 @@ static bool accepted_from(struct peer *peer, const uint8_t *incarnation_said,
 
 /* Finds the accepted links whose other sides claim this incarnation, the newest first, as many as
  * one question has room for, that may stand in for a link of the method. Returns their number. */
-static unsigned accepted_find(const uint8_t *incarnation_said, const struct bmi_method *method,
-                              struct peer **found)
+static unsigned accepted_find(struct bmi_instance *instance, const uint8_t *incarnation_said,
+                              const struct bmi_method *method, struct peer **found)
 {
-    unsigned kept = 0, count = bmi__matching_find(MATCHING_INCARNATION, incarnation_said, 16, found,
-                                                  WIRE_JOIN_ITEMS);
+    unsigned kept = 0, count = bmi__matching_find(instance, MATCHING_INCARNATION, incarnation_said,
+                                                  16, found, WIRE_JOIN_ITEMS);
     for (unsigned i = 0; i < count; i++)
         if (accepted_from(found[i], incarnation_said, method))
             found[kept++] = found[i];
@@ -341,11 +344,13 @@ static bool is_proved(struct bmi_link *link, const char *claim)
     char canonical[BMI_MAX_ADDR_LEN];
     const char *separator = strstr(claim, "://"), *reason;
     struct running_method *method =
-        separator != NULL ? bmi__method_of_scheme(claim, (size_t)(separator - claim)) : NULL;
+        separator != NULL
+            ? bmi__method_of_scheme(link->instance, claim, (size_t)(separator - claim))
+            : NULL;
     return method != NULL && method->method == link->method && link->method->secure &&
            link->method->parse(separator + 3, canonical, sizeof canonical, &reason) == 0 &&
-           link->method->option(link->state, link, BMI_METHOD_PROVED_ADDRESS, canonical, false) ==
-               0;
+           link->method->option(link->instance, link->state, link, BMI_METHOD_PROVED_ADDRESS,
+                                canonical, false) == 0;
 }
 
 /* It says where its process listens. */
@@ -361,11 +366,12 @@ static void claims_take(struct peer *peer, const char *claims)
 
 static int accept_hello(struct peer *peer, const struct wire_hello *hello)
 {
-    if (memcmp(hello->incarnation, incarnation, sizeof incarnation) == 0) {
+    if (memcmp(hello->incarnation, peer->instance->incarnation,
+               sizeof peer->instance->incarnation) == 0) {
         uint8_t secret[16], name[16];
         link_secret(secret, hello->nonce, peer->link);
         link_name(name, secret);
-        struct peer *own = dialled_find(name, peer->link->method);
+        struct peer *own = dialled_find(peer->instance, name, peer->link->method);
         if (own != NULL)
             return own->state == PEER_DIALLING ? self_join(peer, own) : -EPROTO;
     }
@@ -373,7 +379,7 @@ static int accept_hello(struct peer *peer, const struct wire_hello *hello)
     int status = accept_locked(peer, hello);
     peer_unlock(peer);
     if (status == 0 && peer->link != NULL && peer->link->method->secure &&
-        bmi__setting(SETTING_JOIN))
+        bmi__setting(peer->instance, SETTING_JOIN))
         claims_take(peer, hello->listen);
     return status;
 }
@@ -417,7 +423,7 @@ static struct question *question_make(const struct peer *peer, const struct bmi_
                                       const struct wire_hello *hello)
 {
     struct peer *accepted[WIRE_JOIN_ITEMS];
-    unsigned count = accepted_find(hello->incarnation, link->method, accepted);
+    unsigned count = accepted_find(peer->instance, hello->incarnation, link->method, accepted);
     if (count == 0)
         return NULL;
     struct question *question = malloc(sizeof *question + (size_t)count * WIRE_JOIN_ITEM);
@@ -465,7 +471,7 @@ static int reply_arrived(struct peer *peer, const struct bmi_link *link,
     peer_unlock(peer);
     if (!fits)
         return -EPROTO;
-    if (!self && bmi__setting(SETTING_JOIN) && question_send(peer, link, hello))
+    if (!self && bmi__setting(peer->instance, SETTING_JOIN) && question_send(peer, link, hello))
         return 0;
     peer_lock(peer);
     dialled_up_locked(peer, hello);
@@ -482,7 +488,9 @@ static bool keeps(struct peer *dialled, const struct peer *asker)
 {
     peer_lock(dialled);
     bool up = dialled->state == PEER_UP;
-    bool stays = up || memcmp(incarnation, asker->incarnation, sizeof incarnation) > 0 ||
+    bool stays = up ||
+                 memcmp(dialled->instance->incarnation, asker->incarnation,
+                        sizeof dialled->instance->incarnation) > 0 ||
                  (dialled->question != NULL && !question_names(dialled->question, asker));
     if (stays && !up && dialled->question != NULL)
         question_over_locked(dialled);
@@ -500,8 +508,9 @@ static int question_arrived(struct peer *peer, const struct bmi_link *link, cons
     bool found = false;
     if (size == 0 || size % WIRE_JOIN_ITEM != 0)
         return -EBADMSG;
-    for (size_t i = 0; bmi__setting(SETTING_JOIN) && !found && i < size; i += WIRE_JOIN_ITEM) {
-        struct peer *dialled = dialled_find(bytes + i, link->method);
+    for (size_t i = 0; bmi__setting(peer->instance, SETTING_JOIN) && !found && i < size;
+         i += WIRE_JOIN_ITEM) {
+        struct peer *dialled = dialled_find(peer->instance, bytes + i, link->method);
         found = dialled != NULL &&
                 proof_holds(bytes + i + 16, PROOF_QUESTION, dialled->secret, peer->secret);
         if (found && keeps(dialled, peer))
@@ -528,7 +537,8 @@ static int answer_arrived(struct peer *peer, const struct bmi_link *link, const 
     peer_unlock(peer);
     if (!waits) /* it asked as well, and was answered that our link stays */
         return 0;
-    unsigned count = accepted_find(peer->question->hello.incarnation, link->method, accepted);
+    unsigned count =
+        accepted_find(peer->instance, peer->question->hello.incarnation, link->method, accepted);
     for (unsigned i = 0; i < count && same == NULL; i++)
         if (question_names(peer->question, accepted[i]) &&
             proof_holds(bytes, PROOF_ANSWER, accepted[i]->secret, peer->secret))
@@ -546,7 +556,7 @@ static int answer_arrived(struct peer *peer, const struct bmi_link *link, const 
 int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, size_t size)
 {
     int status = -EPROTO;
-    bmi__book_lock();
+    bmi__book_lock(link->instance);
     struct peer *peer = link_owner(link);
     if (peer != NULL) {
         peer_lock(peer);
@@ -558,7 +568,7 @@ int bmi__join_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, s
         else if (!reply && !dialled && !asked && up)
             status = question_arrived(peer, link, bytes, size);
     }
-    bmi__book_unlock();
+    bmi__book_unlock(link->instance);
     return status;
 }
 
@@ -570,7 +580,7 @@ static int hello_handle(struct bmi_link *link, bool reply, const struct wire_hel
     if (peer == NULL)
         return -EPROTO;
     if (hello->version != WIRE_VERSION) {
-        bmi__log(BMI_LOG_WARN, "%s speaks version %u of the protocol, we speak %u",
+        bmi__log(link->instance, BMI_LOG_WARN, "%s speaks version %u of the protocol, we speak %u",
                  bmi__peer_name(peer), hello->version, WIRE_VERSION);
         peer_lock(peer);
         refuse_locked(peer, EPROTO);
@@ -591,7 +601,7 @@ static int hello_refuse(struct bmi_link *link)
     if (peer == NULL)
         return -ENOMEM;
     peer_lock(peer);
-    bmi__log(BMI_LOG_WARN, "%s: no memory for a handshake", bmi__peer_name(peer));
+    bmi__log(link->instance, BMI_LOG_WARN, "%s: no memory for a handshake", bmi__peer_name(peer));
     refuse_locked(peer, ENOMEM);
     peer_unlock(peer);
     return 0;
@@ -601,15 +611,16 @@ int bmi__hello_arrived(struct bmi_link *link, bool reply, const uint8_t *bytes, 
 {
     struct wire_hello *hello = malloc(sizeof *hello);
     const char *reason = "";
-    bmi__book_lock();
+    bmi__book_lock(link->instance);
     int status = hello != NULL ? wire_hello_decode(bytes, size, hello, &reason) : -ENOMEM;
     if (status < 0 && hello != NULL)
-        bmi__log(BMI_LOG_WARN, "%s: %s", link->host != NULL ? link->host : "?", reason);
+        bmi__log(link->instance, BMI_LOG_WARN, "%s: %s", link->host != NULL ? link->host : "?",
+                 reason);
     else if (status == 0)
         status = hello_handle(link, reply, hello);
     if (status == -ENOMEM && !reply)
         status = hello_refuse(link);
-    bmi__book_unlock();
+    bmi__book_unlock(link->instance);
     free(hello);
     return status;
 }

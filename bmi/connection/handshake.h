@@ -17,8 +17,10 @@
 
 #include "bmi/state/peer.h"
 
+struct bmi_instance;
+
 /* Makes this process's incarnation. */
-int bmi__handshake_start(void);
+int bmi__handshake_start(struct bmi_instance *instance);
 
 /* Starts connecting to the peer's address, from its present alternative on. With the peer's lock,
  * without the book's. Returns 0 or an errno: nothing was started. */

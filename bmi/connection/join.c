@@ -5,6 +5,7 @@
  */
 #include "bmi/connection/join.h"
 
+#include "bmi/base/instance.h"
 #include "bmi/base/probe.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/handshake.h"
@@ -35,7 +36,7 @@ void bmi__op_begin_locked(struct peer *peer, struct op *op)
     else if (op->kind == OP_RECV)
         status = bmi__receive_start_locked(peer, op, false);
     else if (op->kind == OP_EXCHANGE)
-        bmi__upcalls->exchange_start_locked(peer, op);
+        peer->instance->upcalls->exchange_start_locked(peer, op);
     if (status < 0)
         bmi__op_complete_locked(op, status, 0);
 }
@@ -57,7 +58,7 @@ void bmi__next_start_locked(struct peer *peer, int status)
         op->stage = STAGE_NONE;
         if (status < 0) {
             if (op->kind == OP_EXCHANGE)
-                bmi__upcalls->exchange_end_locked(op, status);
+                peer->instance->upcalls->exchange_end_locked(op, status);
             else
                 bmi__op_complete_locked(op, status, 0);
             continue;

@@ -10,6 +10,8 @@
 
 #include "bmi/state/peer.h"
 
+struct bmi_instance;
+
 enum matching {
     MATCHING_NAME = 1,    /* a dialled peer, once its HELLO was sent: by the name of its link */
     MATCHING_INCARNATION, /* an accepted peer that is UP: by its incarnation */
@@ -23,8 +25,9 @@ void bmi__matching_set_locked(struct peer *peer, enum matching kind, const void 
 void bmi__matching_clear_locked(struct peer *peer);
 /* Fills in at most `most` candidates; returns their number. The caller may hold any lock but that
  * of a candidate. */
-unsigned bmi__matching_find(enum matching kind, const void *bytes, size_t size, struct peer **found,
-                            unsigned most);
-void bmi__matching_stop(void);
+unsigned bmi__matching_find(struct bmi_instance *instance, enum matching kind, const void *bytes,
+                            size_t size, struct peer **found, unsigned most);
+int bmi__matching_open(struct bmi_instance *instance);
+void bmi__matching_close(struct bmi_instance *instance);
 
 #endif

@@ -23,10 +23,10 @@ struct kept_option {
 };
 
 /* The setting that is the default of an option; -1: no method declares one. */
-static int default_setting(int option)
+static int default_setting(struct bmi_instance *instance, int option)
 {
     struct running_method *method;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+    for (int i = 0; (method = bmi__method_at(instance, i)) != NULL; i++) {
         const struct bmi_option_default *at = method->method->defaults;
         for (; at != NULL && at->setting != NULL; at++)
             if (at->option == option)
@@ -36,9 +36,9 @@ static int default_setting(int option)
 }
 
 /* Options that have a default make sense before there is a connection. All are ints. */
-static bool is_kept(int option)
+static bool is_kept(struct bmi_instance *instance, int option)
 {
-    return default_setting(option) >= 0;
+    return default_setting(instance, option) >= 0;
 }
 
 static struct kept_option *kept_find_locked(const struct address *address, int option)
@@ -77,23 +77,25 @@ void bmi__options_give_locked(const struct address *address, struct bmi_link *li
     const struct bmi_method *method = link->method;
     for (struct kept_option *kept = address->alternatives->options; kept != NULL; kept = kept->next)
         if (method->option != NULL)
-            method->option(link->state, link, kept->option, &kept->value, true);
+            method->option(link->instance, link->state, link, kept->option, &kept->value, true);
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
 /* The first running method that knows the option answers; if `address` is not NULL, the first of
  * its methods. */
-static int ask_methods(const struct address *address, int option, void *value, bool set)
+static int ask_methods(struct bmi_instance *instance, const struct address *address, int option,
+                       void *value, bool set)
 {
     struct running_method *method;
     int status = -ENOSYS;
-    for (int i = 0; status == -ENOSYS && (method = bmi__method_at(i)) != NULL; i++) {
+    for (int i = 0; status == -ENOSYS && (method = bmi__method_at(instance, i)) != NULL; i++) {
         bool asked = address == NULL;
         for (uint32_t k = 0; address != NULL && k < address->alternative_count; k++)
             asked |= address->alternatives[k].method == method;
         if (asked && atomic_load(&method->started) && method->method->option != NULL)
-            status = method->method->option(method->state, NULL, option, value, set);
+            status =
+                method->method->option(method->instance, method->state, NULL, option, value, set);
     }
     return status;
 }
@@ -101,7 +103,7 @@ static int ask_methods(const struct address *address, int option, void *value, b
 static int ask_link(struct bmi_link *link, int option, void *value, bool set)
 {
     return link->method->option != NULL
-               ? link->method->option(link->state, link, option, value, set)
+               ? link->method->option(link->instance, link->state, link, option, value, set)
                : -ENOSYS;
 }
 
@@ -120,21 +122,22 @@ static int kept_option_locked(struct peer *peer, struct address *address, int op
         *value = kept->value;
         return 0;
     } else {
-        status = ask_methods(address, option, set ? &present : value, false);
+        status = ask_methods(peer->instance, address, option, set ? &present : value, false);
         if (status < 0 || !set)
             return status;
     }
     return keep_locked(address, option, *value);
 }
 
-static int address_option(BMI_addr_t addr, int option, void *value, bool set)
+static int address_option(struct bmi_instance *instance, BMI_addr_t addr, int option, void *value,
+                          bool set)
 {
     struct peer *peer;
-    int status = bmi__address_lock(addr, &peer);
+    int status = bmi__address_lock(instance, addr, &peer);
     if (status < 0)
         return status;
     struct address *address = bmi__address_of_locked(addr);
-    if (is_kept(option) && address->string != NULL) {
+    if (is_kept(instance, option) && address->string != NULL) {
         status = kept_option_locked(peer, address, option, value, set);
         peer_unlock(peer);
         return status;
@@ -144,7 +147,7 @@ static int address_option(BMI_addr_t addr, int option, void *value, bool set)
         bmi_link_ref(link);
     peer_unlock(peer);
     if (link == NULL)
-        return ask_methods(NULL, option, value, set);
+        return ask_methods(instance, NULL, option, value, set);
     status = ask_link(link, option, value, set);
     bmi_link_unref(link);
     return status;
@@ -157,10 +160,11 @@ int bmi__link_identity(struct bmi_link *link, struct bmi_peer_identity *identity
     return status == -ENOSYS ? -EOPNOTSUPP : status;
 }
 
-int bmi__identity_get(BMI_addr_t addr, struct bmi_peer_identity *identity)
+int bmi__identity_get(struct bmi_instance *instance, BMI_addr_t addr,
+                      struct bmi_peer_identity *identity)
 {
     struct peer *peer;
-    int status = bmi__address_lock(addr, &peer);
+    int status = bmi__address_lock(instance, addr, &peer);
     if (status < 0)
         return status;
     status = peer->link != NULL ? bmi__link_identity(peer->link, identity) : -ENXIO;
@@ -172,14 +176,15 @@ int bmi__identity_get(BMI_addr_t addr, struct bmi_peer_identity *identity)
 
 /* The port of the first method that listens at one; one that returns 0 is preferred. 0: none
  * does. */
-static int port_get(int *port)
+static int port_get(struct bmi_instance *instance, int *port)
 {
     struct running_method *method;
     int one, best = 0;
-    for (int i = 0; (method = bmi__method_at(i)) != NULL; i++) {
+    for (int i = 0; (method = bmi__method_at(instance, i)) != NULL; i++) {
         if (!atomic_load(&method->started) || method->method->option == NULL)
             continue;
-        int status = method->method->option(method->state, NULL, BMI_TCP_GET_PORT, &one, false);
+        int status = method->method->option(method->instance, method->state, NULL, BMI_TCP_GET_PORT,
+                                            &one, false);
         if (status >= 0 && (best == 0 || (status == 0 && one != 0)))
             best = one;
     }
@@ -188,31 +193,31 @@ static int port_get(int *port)
 }
 
 /* The default for future connections is a setting, which the method reads whenever it starts. */
-static int default_option(int option, int *value, bool set)
+static int default_option(struct bmi_instance *instance, int option, int *value, bool set)
 {
-    enum setting setting = (enum setting)default_setting(option);
+    enum setting setting = (enum setting)default_setting(instance, option);
     if (value == NULL || (set && *value < 0))
         return -EINVAL;
     if (set)
-        bmi__setting_put_by_call(setting, *value);
+        bmi__setting_put_by_call(instance, setting, *value);
     else
-        *value = (int)bmi__setting(setting);
+        *value = (int)bmi__setting(instance, setting);
     return 0;
 }
 
-static int library_option(int option, void *value, bool set)
+static int library_option(struct bmi_instance *instance, int option, void *value, bool set)
 {
     if (option == BMI_TCP_GET_PORT && !set)
-        return port_get(value);
-    return is_kept(option) ? default_option(option, value, set)
-                           : ask_methods(NULL, option, value, set);
+        return port_get(instance, value);
+    return is_kept(instance, option) ? default_option(instance, option, value, set)
+                                     : ask_methods(instance, NULL, option, value, set);
 }
 
-int bmi__option(BMI_addr_t addr, int option, void *value, bool set)
+int bmi__option(struct bmi_instance *instance, BMI_addr_t addr, int option, void *value, bool set)
 {
     if (option >= BMI_METHOD_MEMORY) /* the core's own */
         return -ENOSYS;
-    int status =
-        addr != 0 ? address_option(addr, option, value, set) : library_option(option, value, set);
+    int status = addr != 0 ? address_option(instance, addr, option, value, set)
+                           : library_option(instance, option, value, set);
     return status > 0 ? 0 : status;
 }

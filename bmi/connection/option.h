@@ -9,10 +9,11 @@
 /* Reads (set false) or sets an option of the methods (addr 0) or of an address. An address keeps
  * the options that are valid before it is connected, for its connections. -ENOSYS: no method has
  * the option. */
-int bmi__option(BMI_addr_t addr, int option, void *value, bool set);
+int bmi__option(struct bmi_instance *instance, BMI_addr_t addr, int option, void *value, bool set);
 
 /* BMI_PEER_IDENTITY of an address; of a link, whose peer's lock is held. */
-int bmi__identity_get(BMI_addr_t addr, struct bmi_peer_identity *identity);
+int bmi__identity_get(struct bmi_instance *instance, BMI_addr_t addr,
+                      struct bmi_peer_identity *identity);
 int bmi__link_identity(struct bmi_link *link, struct bmi_peer_identity *identity);
 
 /* Peer's lock held: passes the kept options of an address to a link that was just dialled. */

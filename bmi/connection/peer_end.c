@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/matching.h"
 #include "bmi/protocol/credit.h"
@@ -33,13 +34,13 @@ void bmi__peer_give(struct peer *peer)
 
 void bmi__peer_bury(struct peer *peer)
 {
-    bmi__book_lock();
+    bmi__book_lock(peer->instance);
     peer_lock(peer);
     bool over = peer->state == PEER_GONE && peer->op_count == 0;
     peer_unlock(peer);
     if (over)
         bmi__peer_give(peer);
-    bmi__book_unlock();
+    bmi__book_unlock(peer->instance);
 }
 
 static void unmatched_free_all(struct peer *peer)
@@ -65,7 +66,7 @@ void bmi__peer_abandon_locked(struct peer *peer, int error)
         op->error = cancelled ? BMI__CANCELLED : error;
         op->stage = STAGE_DYING;
         if (op->kind == OP_EXCHANGE)
-            bmi__upcalls->exchange_end_locked(op, op->error);
+            peer->instance->upcalls->exchange_end_locked(op, op->error);
         else if (!out)
             bmi__op_complete_locked(op, op->error, 0);
     }

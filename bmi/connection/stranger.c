@@ -50,15 +50,15 @@ void bmi__stranger_log_locked(const struct peer *peer, const uint8_t *bytes, siz
 
     bmi__escape(shown, sizeof shown, bytes, have < SHOWN ? have : SHOWN);
     if (have > prefix && memcmp(bytes, exchange, prefix) == 0)
-        bmi__log(BMI_LOG_WARN,
+        bmi__log(peer->instance, BMI_LOG_WARN,
                  "%s is the address exchange of another method of BMI, %.*s, for which there are "
                  "other schemes: it %s \"%s\"",
                  bmi__peer_name(peer), (int)strcspn(shown + prefix, "\\ "), shown + prefix, answers,
                  shown);
     else if (name != NULL)
-        bmi__log(BMI_LOG_WARN, "%s is %s, and speaks no BMI: it %s \"%s\"", bmi__peer_name(peer),
-                 name, answers, shown);
+        bmi__log(peer->instance, BMI_LOG_WARN, "%s is %s, and speaks no BMI: it %s \"%s\"",
+                 bmi__peer_name(peer), name, answers, shown);
     else
-        bmi__log(BMI_LOG_WARN, "%s speaks no BMI: it %s \"%s\"", bmi__peer_name(peer), answers,
-                 shown);
+        bmi__log(peer->instance, BMI_LOG_WARN, "%s speaks no BMI: it %s \"%s\"",
+                 bmi__peer_name(peer), answers, shown);
 }

@@ -7,7 +7,7 @@
  * tags of its own for the same connection; `side` separates the two: 0 where this process looked
  * the address up, 1 where it knows it from an unexpected message only.
  *
- * `lock` guards the tree of taken tags and the counter. It is innermost.
+ * `lock` guards the tree and the list of taken tags, and the counter. It is innermost.
  */
 #include "bmi/connection/tags.h"
 
@@ -15,14 +15,22 @@
 #include <search.h>
 #include <stdlib.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "bmi/state/library.h"
 
 enum { NUMBERS = 1 << 29 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static void *taken;     /* lock: tsearch(3)'s tree of bmi_msg_tag_t */
-static uint32_t number; /* lock: the next one */
+static void *tree;          /* lock: tsearch(3)'s, of struct taken */
+static struct taken *first; /* lock: all of them */
+static uint32_t number;     /* lock: the next one */
+
+struct taken {
+    bmi_msg_tag_t tag; /* first */
+    struct bmi_instance *instance;
+    struct taken *next, **place;
+};
 
 static int compare(const void *a, const void *b)
 {
@@ -31,69 +39,91 @@ static int compare(const void *a, const void *b)
 }
 
 /* Returns 0, 1, or -BMI_EINVAL: a stale address. */
-static int side_of(BMI_addr_t address)
+static int side_of(struct bmi_instance *instance, BMI_addr_t address)
 {
     int side = -BMI_EINVAL;
-    if (!bmi__running())
+    if (!bmi__running(instance))
         return side;
-    bmi__book_lock();
+    bmi__book_lock(instance);
     struct address *found = bmi__address_find_locked(address);
     if (found != NULL)
         side = found->string == NULL;
-    bmi__book_unlock();
+    bmi__book_unlock(instance);
     return side;
 }
 
-/* Adds a tag that is not in the tree yet, which keeps `tag`. Returns false: no memory. */
-static bool insert_locked(bmi_msg_tag_t *tag, int side)
+/* Adds a tag that is not in the tree yet. Returns false: no memory. */
+static bool insert_locked(struct taken *taken, int side)
 {
     for (;;) {
-        *tag = BMI_TAG_FIRST + (bmi_msg_tag_t)(2 * number) + side;
+        taken->tag = BMI_TAG_FIRST + (bmi_msg_tag_t)(2 * number) + side;
         number = (number + 1) % NUMBERS;
-        bmi_msg_tag_t *const *place = tsearch(tag, &taken, compare);
-        if (place == NULL || *place == tag)
-            return place != NULL;
+        struct taken *const *place = tsearch(taken, &tree, compare);
+        if (place == NULL)
+            return false;
+        if (*place != taken)
+            continue;
+        taken->next = first;
+        taken->place = &first;
+        if (first != NULL)
+            first->place = &taken->next;
+        first = taken;
+        return true;
     }
+}
+
+static void remove_locked(struct taken *taken)
+{
+    tdelete(taken, &tree, compare);
+    *taken->place = taken->next;
+    if (taken->next != NULL)
+        taken->next->place = taken->place;
 }
 
 bmi_msg_tag_t bmi_tag_take(BMI_addr_t addr)
 {
-    int side = side_of(addr);
+    struct bmi_instance *instance = bmi__address_instance(addr);
+    int side = side_of(instance, addr);
     if (side < 0)
         return side;
-    bmi_msg_tag_t *tag = malloc(sizeof *tag);
-    if (tag == NULL)
+    struct taken *taken = malloc(sizeof *taken);
+    if (taken == NULL)
         return -BMI_ENOMEM;
+    taken->instance = instance;
     pthread_mutex_lock(&lock);
-    bool good = insert_locked(tag, side);
-    bmi_msg_tag_t result = *tag; /* after the unlock, another thread may give it back */
+    bool good = insert_locked(taken, side);
+    bmi_msg_tag_t result = taken->tag; /* after the unlock, another thread may give it back */
     pthread_mutex_unlock(&lock);
     if (good)
         return result;
-    free(tag);
+    free(taken);
     return -BMI_ENOMEM;
 }
 
 int bmi_tag_give(BMI_addr_t addr, bmi_msg_tag_t tag)
 {
     (void)addr; /* a tag is unique in the process */
-    bmi_msg_tag_t *kept = NULL;
+    struct taken *taken = NULL;
     pthread_mutex_lock(&lock);
-    bmi_msg_tag_t *const *place = tfind(&tag, &taken, compare);
+    struct taken *const *place = tfind(&tag, &tree, compare);
     if (place != NULL) {
-        kept = *place;
-        tdelete(&tag, &taken, compare);
+        taken = *place;
+        remove_locked(taken);
     }
     pthread_mutex_unlock(&lock);
-    free(kept);
-    return place != NULL ? 0 : -BMI_EINVAL;
+    free(taken);
+    return taken != NULL ? 0 : -BMI_EINVAL;
 }
 
-void bmi__tags_stop(void)
+void bmi__tags_stop(struct bmi_instance *instance)
 {
-    while (taken != NULL) {
-        bmi_msg_tag_t *tag = *(bmi_msg_tag_t **)taken;
-        tdelete(tag, &taken, compare);
-        free(tag);
+    pthread_mutex_lock(&lock);
+    for (struct taken *taken = first, *next; taken != NULL; taken = next) {
+        next = taken->next;
+        if (taken->instance != instance)
+            continue;
+        remove_locked(taken);
+        free(taken);
     }
+    pthread_mutex_unlock(&lock);
 }

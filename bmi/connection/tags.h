@@ -4,7 +4,9 @@
 #ifndef BMI_TAGS_H
 #define BMI_TAGS_H
 
-/* Forgets all taken tags. No thread uses the library. */
-void bmi__tags_stop(void);
+struct bmi_instance;
+
+/* The instance ends: its tags are taken no more. */
+void bmi__tags_stop(struct bmi_instance *instance);
 
 #endif

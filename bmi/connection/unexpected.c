@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/connection/address.h"
 #include "bmi/progress/progress.h"
@@ -37,54 +38,72 @@ struct unexpected {
     _Alignas(16) char bytes[];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct unexpected *first, **end = &first; /* lock */
-static struct unexpected *all;                   /* lock */
-static _Atomic(void (*)(void)) hook;
+static void stalled_timer_expired(struct bmi_timer *timer);
+
+struct bmi__unexpected {
+    struct bmi_instance *instance;
+    struct bmi__unexpected *next; /* open_lock */
+    pthread_mutex_t lock;
+    struct unexpected *first, **end; /* lock */
+    struct unexpected *all;          /* lock */
+    _Atomic(void (*)(struct bmi_instance *instance)) hook;
+    struct bmi_timer stalled_timer; /* poller */
+    bool stalled_timer_runs;        /* poller */
+};
+
+/* Those of all instances. */
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER; /* taken before the `lock` of one */
+static struct bmi__unexpected *open_first;                    /* open_lock */
 
 static void enlist(struct unexpected *message)
 {
-    pthread_mutex_lock(&lock);
-    message->all_next = all;
-    message->all_place = &all;
-    if (all != NULL)
-        all->all_place = &message->all_next;
-    all = message;
-    pthread_mutex_unlock(&lock);
+    struct bmi__unexpected *messages = message->peer->instance->unexpected;
+    pthread_mutex_lock(&messages->lock);
+    message->all_next = messages->all;
+    message->all_place = &messages->all;
+    if (messages->all != NULL)
+        messages->all->all_place = &message->all_next;
+    messages->all = message;
+    pthread_mutex_unlock(&messages->lock);
 }
 
 static void delist(struct unexpected *message)
 {
-    pthread_mutex_lock(&lock);
+    struct bmi__unexpected *messages = message->peer->instance->unexpected;
+    pthread_mutex_lock(&messages->lock);
     *message->all_place = message->all_next;
     if (message->all_next != NULL)
         message->all_next->all_place = message->all_place;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&messages->lock);
 }
 
-static void tell(void)
+static void tell(struct bmi_instance *instance)
 {
-    bmi__contexts_signal();
-    bmi__progress_notify(NULL, 0);
-    void (*call)(void) = atomic_load(&hook);
+    struct bmi__unexpected *messages = instance->unexpected;
+    bmi__contexts_signal(instance);
+    bmi__progress_notify(instance, NULL, 0);
+    void (*call)(struct bmi_instance *) = atomic_load(&messages->hook);
     if (call != NULL)
-        call();
+        call(instance);
 }
 
 static void enqueue(struct unexpected *message)
 {
-    pthread_mutex_lock(&lock);
+    struct bmi__unexpected *messages = message->peer->instance->unexpected;
+    pthread_mutex_lock(&messages->lock);
     message->next = NULL;
-    *end = message;
-    end = &message->next;
-    bmi__unexpected_waiting_add(1);
-    pthread_mutex_unlock(&lock);
-    tell();
+    *messages->end = message;
+    messages->end = &message->next;
+    bmi__unexpected_waiting_add(message->peer->instance, 1);
+    pthread_mutex_unlock(&messages->lock);
+    tell(message->peer->instance);
 }
 
-void bmi__unexpected_set_hook(void (*call)(void))
+void bmi__unexpected_set_hook(struct bmi_instance *instance,
+                              void (*call)(struct bmi_instance *instance))
 {
-    atomic_store(&hook, call);
+    struct bmi__unexpected *messages = instance->unexpected;
+    atomic_store(&messages->hook, call);
 }
 
 int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
@@ -147,8 +166,8 @@ void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink)
     peer->counters.unexpected_received++;
     peer->counters.bytes_received += (uint64_t)message->size;
     if (wire_tag_space(message->tag) == SPACE_REQUEST) {
-        if (!bmi__upcalls->request_arrived_locked(peer, (int32_t)message->tag, message->bytes,
-                                                  message->size))
+        if (!peer->instance->upcalls->request_arrived_locked(peer, (int32_t)message->tag,
+                                                             message->bytes, message->size))
             message_drop_locked(peer, message);
         return;
     }
@@ -156,25 +175,26 @@ void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink)
     enqueue(message);
 }
 
-int bmi__unexpected_take(struct BMI_unexpected_info *info, int most)
+int bmi__unexpected_take(struct bmi_instance *instance, struct BMI_unexpected_info *info, int most)
 {
+    struct bmi__unexpected *messages = instance->unexpected;
     int count = 0;
-    if (!bmi__unexpected_waiting())
+    if (!bmi__unexpected_waiting(instance))
         return 0;
-    pthread_mutex_lock(&lock);
-    while (count < most && first != NULL) {
-        struct unexpected *message = first;
-        first = message->next;
-        if (first == NULL)
-            end = &first;
-        bmi__unexpected_waiting_add(-1);
+    pthread_mutex_lock(&messages->lock);
+    while (count < most && messages->first != NULL) {
+        struct unexpected *message = messages->first;
+        messages->first = message->next;
+        if (messages->first == NULL)
+            messages->end = &messages->first;
+        bmi__unexpected_waiting_add(instance, -1);
         message->fetched = true;
         info[count++] = (struct BMI_unexpected_info){.addr = message->address,
                                                      .buffer = message->bytes,
                                                      .size = message->size,
                                                      .tag = (bmi_msg_tag_t)message->tag};
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&messages->lock);
     return count;
 }
 
@@ -183,18 +203,19 @@ static struct unexpected *message_of(void *buffer)
     return (struct unexpected *)((char *)buffer - offsetof(struct unexpected, bytes));
 }
 
-void bmi__unexpected_untake(void *buffer)
+void bmi__unexpected_untake(struct bmi_instance *instance, void *buffer)
 {
+    struct bmi__unexpected *messages = instance->unexpected;
     struct unexpected *message = message_of(buffer);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&messages->lock);
     message->fetched = false;
-    message->next = first;
-    if (first == NULL)
-        end = &message->next;
-    first = message;
-    bmi__unexpected_waiting_add(1);
-    pthread_mutex_unlock(&lock);
-    tell();
+    message->next = messages->first;
+    if (messages->first == NULL)
+        messages->end = &message->next;
+    messages->first = message;
+    bmi__unexpected_waiting_add(instance, 1);
+    pthread_mutex_unlock(&messages->lock);
+    tell(instance);
 }
 
 /* Frees a message that is in no queue. Its charge returns to its sender or, if the sender is gone,
@@ -210,17 +231,38 @@ static void message_free(struct unexpected *message)
         charge_return_locked(peer, message);
     peer_unlock(peer);
     if (!current) {
-        bmi__credit_orphan_return(size);
-        bmi__peers_past_unexpected(size + sizeof *message);
+        bmi__credit_orphan_return(message->peer->instance, size);
+        bmi__peers_past_unexpected(message->peer->instance, size + sizeof *message);
     }
     free(message);
+}
+
+static bool holds(struct bmi__unexpected *messages, const struct unexpected *wanted)
+{
+    pthread_mutex_lock(&messages->lock);
+    const struct unexpected *message = messages->all;
+    while (message != NULL && message != wanted)
+        message = message->all_next;
+    pthread_mutex_unlock(&messages->lock);
+    return message != NULL;
+}
+
+bool bmi__unexpected_exists(void *buffer)
+{
+    const struct unexpected *wanted = message_of(buffer);
+    pthread_mutex_lock(&open_lock);
+    struct bmi__unexpected *messages = open_first;
+    while (messages != NULL && !(bmi__running(messages->instance) && holds(messages, wanted)))
+        messages = messages->next;
+    pthread_mutex_unlock(&open_lock);
+    return messages != NULL;
 }
 
 int bmi__unexpected_release(void *buffer)
 {
     struct unexpected *message = message_of(buffer);
-    if (!bmi__running() || message->cookie != COOKIE)
-        return -EINVAL; /* the last finalize has freed it, or it is none */
+    if (message->cookie != COOKIE)
+        return -EINVAL;
     message->cookie = 0;
     message_free(message);
     return 0;
@@ -248,13 +290,14 @@ void bmi__arriving_free(struct bmi_link *link)
         free(arriving);
 }
 
-int bmi__unexpected_count(BMI_addr_t address)
+int bmi__unexpected_count(struct bmi_instance *instance, BMI_addr_t address)
 {
+    struct bmi__unexpected *messages = instance->unexpected;
     int count = 0;
-    pthread_mutex_lock(&lock);
-    for (struct unexpected *message = first; message != NULL; message = message->next)
+    pthread_mutex_lock(&messages->lock);
+    for (struct unexpected *message = messages->first; message != NULL; message = message->next)
         count += message->address == address;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&messages->lock);
     return count;
 }
 
@@ -274,10 +317,6 @@ struct survey {
     int count;
     struct stalled list[BMI__LOG_WARNINGS];
 };
-
-static void stalled_timer_expired(struct bmi_timer *timer);
-static struct bmi_timer stalled_timer = {.expired = stalled_timer_expired}; /* poller */
-static bool stalled_timer_runs;                                             /* poller */
 
 static bool is_stalled_locked(const struct peer *peer)
 {
@@ -301,10 +340,11 @@ static int by_peer(const void *one, const void *other)
 }
 
 /* Counts each stalled peer's messages, in one walk. */
-static void survey_messages(struct survey *survey)
+static void survey_messages(struct bmi__unexpected *messages, struct survey *survey)
 {
-    pthread_mutex_lock(&lock);
-    for (const struct unexpected *message = all; message != NULL; message = message->all_next) {
+    pthread_mutex_lock(&messages->lock);
+    for (const struct unexpected *message = messages->all; message != NULL;
+         message = message->all_next) {
         const struct stalled wanted = {.peer = message->peer};
         struct stalled *found =
             bsearch(&wanted, survey->list, (size_t)survey->count, sizeof wanted, by_peer);
@@ -314,15 +354,15 @@ static void survey_messages(struct survey *survey)
         found->held += message->fetched;
         found->held_bytes += message->fetched ? (uint64_t)message->size : 0;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&messages->lock);
 }
 
-static void stalled_warn(const struct stalled *stalled)
+static void stalled_warn(struct bmi_instance *instance, const struct stalled *stalled)
 {
     struct peer *peer = stalled->peer;
     peer_lock(peer);
     if (peer->epoch == stalled->epoch && is_stalled_locked(peer))
-        bmi__log(BMI_LOG_WARN,
+        bmi__log(instance, BMI_LOG_WARN,
                  "%s waits to send unexpected messages: of its messages the program holds %u "
                  "buffers of %llu bytes (BMI_unexpected_free gives them back) and has %u to fetch; "
                  "the setting peer_memory is the limit",
@@ -334,36 +374,65 @@ static void stalled_warn(const struct stalled *stalled)
 /* Once a second as long as there is such a peer. */
 static void stalled_timer_expired(struct bmi_timer *timer)
 {
+    struct bmi__unexpected *messages = timer->instance->unexpected;
     struct survey survey = {.count = 0};
-    bmi__peer_each(survey_peer, &survey);
-    stalled_timer_runs = survey.count > 0;
-    if (!stalled_timer_runs)
+    bmi__peer_each(timer->instance, survey_peer, &survey);
+    messages->stalled_timer_runs = survey.count > 0;
+    if (!messages->stalled_timer_runs)
         return;
-    bmi_method_timer_set(timer, STALLED_MS);
-    if (!bmi__log_wanted(BMI_LOG_WARN))
+    bmi_method_timer_set(timer->instance, timer, STALLED_MS);
+    if (!bmi__log_wanted(timer->instance, BMI_LOG_WARN))
         return;
     qsort(survey.list, (size_t)survey.count, sizeof *survey.list, by_peer);
-    survey_messages(&survey);
+    survey_messages(messages, &survey);
     for (int i = 0; i < survey.count; i++)
-        stalled_warn(&survey.list[i]);
+        stalled_warn(timer->instance, &survey.list[i]);
 }
 
-void bmi__unexpected_stalled(void)
+void bmi__unexpected_stalled(struct bmi_instance *instance)
 {
-    if (!stalled_timer_runs)
-        bmi_method_timer_set(&stalled_timer, STALLED_MS);
-    stalled_timer_runs = true;
+    struct bmi__unexpected *messages = instance->unexpected;
+    if (!messages->stalled_timer_runs)
+        bmi_method_timer_set(instance, &messages->stalled_timer, STALLED_MS);
+    messages->stalled_timer_runs = true;
 }
 
-void bmi__unexpected_stop(void)
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__unexpected_open(struct bmi_instance *instance)
 {
-    stalled_timer_runs = false;
-    while (all != NULL) {
-        struct unexpected *message = all;
-        all = message->all_next;
+    struct bmi__unexpected *messages = calloc(1, sizeof *messages);
+    if (messages == NULL)
+        return -ENOMEM;
+    pthread_mutex_init(&messages->lock, NULL);
+    messages->end = &messages->first;
+    messages->stalled_timer.expired = stalled_timer_expired;
+    messages->instance = instance;
+    instance->unexpected = messages;
+    pthread_mutex_lock(&open_lock);
+    messages->next = open_first;
+    open_first = messages;
+    pthread_mutex_unlock(&open_lock);
+    return 0;
+}
+
+void bmi__unexpected_close(struct bmi_instance *instance)
+{
+    struct bmi__unexpected *messages = instance->unexpected;
+    if (messages == NULL)
+        return;
+    pthread_mutex_lock(&open_lock);
+    struct bmi__unexpected **place = &open_first;
+    while (*place != messages)
+        place = &(*place)->next;
+    *place = messages->next;
+    pthread_mutex_unlock(&open_lock);
+    while (messages->all != NULL) {
+        struct unexpected *message = messages->all;
+        messages->all = message->all_next;
         free(message);
     }
-    first = NULL;
-    end = &first;
-    bmi__unexpected_waiting_reset();
+    bmi__unexpected_waiting_reset(instance);
+    free(messages);
+    instance->unexpected = NULL;
 }

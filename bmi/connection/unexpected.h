@@ -12,20 +12,25 @@
 #include "bmi/state/peer.h"
 #include "bmi/state/wire.h"
 
+struct bmi_instance;
+
 /* Hands up to `most` waiting messages to the program. Returns their number. */
-int bmi__unexpected_take(struct BMI_unexpected_info *info, int most);
+int bmi__unexpected_take(struct bmi_instance *instance, struct BMI_unexpected_info *info, int most);
 /* Gives a taken message back that the program has not seen: it is the next to be taken. */
-void bmi__unexpected_untake(void *buffer);
+void bmi__unexpected_untake(struct bmi_instance *instance, void *buffer);
 /* The thread that received a message calls the hook when the message can be taken. Any lock may be
  * held: the hook may submit a task or notify. There is one hook; it stays. */
-void bmi__unexpected_set_hook(void (*hook)(void));
-/* -EINVAL: no buffer of ours. */
+void bmi__unexpected_set_hook(struct bmi_instance *instance,
+                              void (*hook)(struct bmi_instance *instance));
+/* Whether a running instance has this buffer, which may have been freed. Looks at all buffers. */
+bool bmi__unexpected_exists(void *buffer);
+/* The buffer's instance is open. -EINVAL: no buffer of ours. */
 int bmi__unexpected_release(void *buffer);
 /* The number of waiting messages of an address. */
-int bmi__unexpected_count(BMI_addr_t address);
+int bmi__unexpected_count(struct bmi_instance *instance, BMI_addr_t address);
 /* Call it when PEER_FULL_UNEXPECTED was set for a peer. While any peer has this flag, the log warns
  * once a second. Poller. */
-void bmi__unexpected_stalled(void);
+void bmi__unexpected_stalled(struct bmi_instance *instance);
 int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *header,
                                    struct bmi_sink *sink);
 void bmi__unexpected_done_locked(struct peer *peer, struct bmi_sink *sink);
@@ -34,6 +39,7 @@ void bmi__unexpected_lost(void *message);
 /* Frees the buffer of a partial body when the link ended. Poller; no lock but the book's.
  */
 void bmi__arriving_free(struct bmi_link *link);
-void bmi__unexpected_stop(void);
+int bmi__unexpected_open(struct bmi_instance *instance);
+void bmi__unexpected_close(struct bmi_instance *instance);
 
 #endif

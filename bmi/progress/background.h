@@ -10,32 +10,36 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-extern atomic_bool bmi__background_is_on;
+#include "bmi/base/instance.h"
 
-static inline bool bmi__background_on(void)
+static inline bool bmi__background_on(const struct bmi_instance *instance)
 {
-    return atomic_load_explicit(&bmi__background_is_on, memory_order_relaxed);
+    return atomic_load_explicit(&instance->background_on, memory_order_relaxed);
 }
 
 /* Starts or stops the task, as the settings require. Returns 0, or -EAGAIN or -ENOMEM: a thread
  * cannot be started; -EDEADLK: the background task itself called this, or a task called it while
  * another thread is starting or stopping the task and waits for tasks. */
-int bmi__background_follow(void);
+int bmi__background_follow(struct bmi_instance *instance);
 /* Stops the task, whatever the settings require. Returns 0, or -EDEADLK, as above. */
-int bmi__background_stop(void);
-/* Frees the memory and descriptors that it keeps while it is off. Call at the end, when no caller
- * is within BMI. */
-void bmi__background_end(void);
+int bmi__background_stop(struct bmi_instance *instance);
+int bmi__background_open(struct bmi_instance *instance);
+void bmi__background_close(struct bmi_instance *instance);
 /* Whether the calling thread runs the background task. */
-bool bmi__background_self(void);
+bool bmi__background_self(const struct bmi_instance *instance);
+
+/* Around a fork: the child has no background task. */
+void bmi__background_before_fork(struct bmi_instance *instance);
+void bmi__background_after_fork_parent(struct bmi_instance *instance);
+void bmi__background_after_fork_child(struct bmi_instance *instance);
 
 /* A thread has posted. It need not be called for each post. */
-void bmi__background_posted(void);
+void bmi__background_posted(struct bmi_instance *instance);
 
 /* Called by threads of the program while the task is on: when the thread enters a test function;
  * when it is about to leave it; when it was the poller and no follower replaces it. */
-void bmi__background_caller_enters(uint64_t now_ns);
-void bmi__background_caller_leaves(uint64_t now_ns);
-void bmi__background_role_free(void);
+void bmi__background_caller_enters(struct bmi_instance *instance, uint64_t now_ns);
+void bmi__background_caller_leaves(struct bmi_instance *instance, uint64_t now_ns);
+void bmi__background_role_free(struct bmi_instance *instance);
 
 #endif

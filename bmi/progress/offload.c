@@ -9,31 +9,34 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/work.h"
 #include "bmi/task.h"
+#include "task/internal.h"
 
-atomic_bool bmi__offload_is_on;
-
-static struct bmi_task *tasks; /* written under `control`, before bmi__offload_is_on */
+struct bmi__offload {
+    struct bmi_task *tasks; /* one for each CPU; written under `control`, before `offload_on` is */
+};
 
 static enum bmi_task_status flush_links(struct bmi_task *task, void *argument)
 {
-    (void)task, (void)argument;
-    bmi__work_flush();
+    (void)task;
+    bmi__work_flush(argument);
     return BMI_TASK_DONE;
 }
 
 bool bmi__offload_flush(struct bmi_link *link)
 {
+    struct bmi__offload *offload = link->instance->offload;
     int cpu = bmi_task_nearest_idle(NULL, sched_getcpu());
     if (cpu < 0)
         return false;
     bmi__work_dirty(link); /* wakes no poller: the task flushes it */
-    int status = bmi_task_submit(&tasks[cpu]);
+    int status = bmi_task_submit(&offload->tasks[cpu]);
     return status == 0 || status == -BMI_EBUSY; /* busy: it has yet to run */
 }
 
-static int prepare_locked(void)
+static int prepare_locked(struct bmi_instance *instance)
 {
     struct bmi_cpuset all;
     struct bmi_task *made = calloc(BMI_CPUSET_MAX, sizeof *made);
@@ -43,39 +46,68 @@ static int prepare_locked(void)
          cpu = bmi_cpuset_next(&all, cpu + 1)) {
         struct bmi_cpuset one = {.words = {0}};
         bmi_cpuset_add(&one, cpu);
-        status =
-            bmi_task_prepare(&made[cpu], NULL,
-                             &(struct bmi_task_attributes){.function = flush_links, .cpus = &one});
+        status = bmi_task_prepare(&made[cpu], NULL,
+                                  &(struct bmi_task_attributes){.function = flush_links,
+                                                                .argument = instance,
+                                                                .cpus = &one});
     }
     if (status == 0)
-        tasks = made;
+        instance->offload->tasks = made;
     else
         free(made);
     return status;
 }
 
-int bmi__offload_start_locked(void)
+int bmi__offload_start_locked(struct bmi_instance *instance)
 {
+    struct bmi__offload *offload = instance->offload;
     int status = 0;
-    if (bmi__offload_on())
+    if (bmi__offload_on(instance))
         return 0;
-    if (tasks == NULL)
-        status = prepare_locked();
+    if (offload->tasks == NULL)
+        status = prepare_locked(instance);
     if (status == 0)
         status = bmi_task_manager_start(NULL, BMI_TASK_WORKERS);
     if (status == 0)
-        atomic_store(&bmi__offload_is_on, true);
+        atomic_store(&instance->offload_on, true);
     return status;
 }
 
-void bmi__offload_stop_locked(void)
+void bmi__offload_stop_locked(struct bmi_instance *instance)
 {
-    if (atomic_exchange(&bmi__offload_is_on, false))
+    if (atomic_exchange(&instance->offload_on, false))
         bmi_task_manager_stop(NULL, BMI_TASK_WORKERS);
 }
 
-void bmi__offload_after_fork_child(void)
+void bmi__offload_after_fork_child(struct bmi_instance *instance)
 {
-    atomic_store(&bmi__offload_is_on, false);
-    tasks = NULL;
+    atomic_store(&instance->offload_on, false);
+    instance->offload->tasks = NULL;
+}
+
+int bmi__offload_open(struct bmi_instance *instance)
+{
+    struct bmi__offload *offload = calloc(1, sizeof *offload);
+    if (offload == NULL)
+        return -ENOMEM;
+    instance->offload = offload;
+    return 0;
+}
+
+/* A task that was submitted, and that no CPU has run since the workers ended, runs here. */
+void bmi__offload_drain(struct bmi_instance *instance)
+{
+    struct bmi__offload *offload = instance->offload;
+    for (int cpu = 0; offload->tasks != NULL && cpu < BMI_CPUSET_MAX; cpu++)
+        if (bmi_task_state(&offload->tasks[cpu]) != BMI_TASK_IDLE)
+            bmi__task_await(&offload->tasks[cpu]);
+}
+
+void bmi__offload_close(struct bmi_instance *instance)
+{
+    struct bmi__offload *offload = instance->offload;
+    if (offload != NULL)
+        free(offload->tasks);
+    free(offload);
+    instance->offload = NULL;
 }

@@ -34,6 +34,7 @@
 #include "bmi/method.h"
 
 struct bmi_registration_cache {
+    struct bmi_instance *instance;
     const struct bmi_method *method;
     struct bmi_registrar registrar;
     void *owner;
@@ -148,8 +149,8 @@ static bool evict_oldest(struct bmi_registration_cache *cache)
 /* Whether an entry of `length` more bytes may be made. Frees unused entries for it. */
 static bool room_make(struct bmi_registration_cache *cache, size_t length)
 {
-    uint64_t bytes = (uint64_t)bmi_method_setting("registration_bytes");
-    uint64_t count = (uint64_t)bmi_method_setting("registration_count");
+    uint64_t bytes = (uint64_t)bmi_method_setting(cache->instance, "registration_bytes");
+    uint64_t count = (uint64_t)bmi_method_setting(cache->instance, "registration_count");
     if (length > bytes)
         return false;
     while (cache->statistics.bytes > bytes - length || cache->statistics.count >= count)
@@ -290,8 +291,8 @@ int bmi_method_cache_get(struct bmi_registration_cache *cache, const void *memor
     }
     pthread_mutex_unlock(&cache->lock);
     if (status == 0)
-        bmi_method_count(cache->method, hit ? BMI_COUNT_REGISTRATION_HITS : BMI_COUNT_REGISTRATIONS,
-                         1);
+        bmi_method_count(cache->instance, cache->method,
+                         hit ? BMI_COUNT_REGISTRATION_HITS : BMI_COUNT_REGISTRATIONS, 1);
     return status;
 }
 
@@ -321,16 +322,19 @@ void bmi_method_cache_forget(struct bmi_registration_cache *cache, const void *m
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-int bmi_method_cache_create(const struct bmi_method *method, const struct bmi_registrar *registrar,
-                            void *owner, struct bmi_registration_cache **out)
+int bmi_method_cache_create(struct bmi_instance *instance, const struct bmi_method *method,
+                            const struct bmi_registrar *registrar, void *owner,
+                            struct bmi_registration_cache **out)
 {
     struct bmi_registration_cache *cache = calloc(1, sizeof *cache);
     if (cache == NULL)
         return -ENOMEM;
+    cache->instance = instance;
     cache->method = method;
     cache->registrar = *registrar;
     cache->owner = owner;
-    cache->keep = registrar->follows_mapping || bmi_method_setting("registration_keep") != 0;
+    cache->keep =
+        registrar->follows_mapping || bmi_method_setting(instance, "registration_keep") != 0;
     cache->page = (size_t)sysconf(_SC_PAGESIZE);
     pthread_mutex_init(&cache->lock, NULL);
     *out = cache;

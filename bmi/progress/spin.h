@@ -13,13 +13,16 @@
 
 #include <stdint.h>
 
+struct bmi_instance;
+
 /* For how long to spin, in ns, in a wait that begins at that time; 0: not at all. */
-uint64_t bmi__spin_window(uint64_t now_ns);
+uint64_t bmi__spin_window(struct bmi_instance *instance, uint64_t now_ns);
 /* The spin succeeded; the spin ended without a result. */
-void bmi__spin_paid(void);
-void bmi__spin_failed(void);
+void bmi__spin_paid(struct bmi_instance *instance);
+void bmi__spin_failed(struct bmi_instance *instance);
 /* After a wait that did not spin, or spun in vain, something came in that time. */
-void bmi__spin_slept(uint64_t ns);
-void bmi__spin_reset(void);
+void bmi__spin_slept(struct bmi_instance *instance, uint64_t ns);
+int bmi__spin_open(struct bmi_instance *instance);
+void bmi__spin_close(struct bmi_instance *instance);
 
 #endif

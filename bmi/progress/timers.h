@@ -5,11 +5,16 @@
 
 #include <stdint.h>
 
+struct bmi_instance;
+
 /* Runs the timers that are due. Returns the time, or 0 if no timer was set. Poller. */
-uint64_t bmi__timers_run(void);
+uint64_t bmi__timers_run(struct bmi_instance *instance);
 /* When the next is due (UINT64_MAX: none). */
-uint64_t bmi__timers_next(void);
+uint64_t bmi__timers_next(struct bmi_instance *instance);
 /* Forgets all. */
-void bmi__timers_forget(void);
+void bmi__timers_forget(struct bmi_instance *instance);
+
+int bmi__timers_open(struct bmi_instance *instance);
+void bmi__timers_close(struct bmi_instance *instance);
 
 #endif

@@ -10,33 +10,41 @@
  */
 #include "bmi/progress/waiters.h"
 
+#include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "bmi/base/clock.h"
+#include "bmi/base/instance.h"
 #include "bmi/lock.h"
 #include "bmi/progress/wakeup.h"
 #include "task/event.h"
 
-static struct bmi_lock lock;
-static struct waiter *first, *last;       /* lock: all, the poller too */
-static struct waiter_list for_unexpected; /* lock */
-static atomic_uint asleep_count;          /* written under lock */
-static _Thread_local struct waiter *own;  /* this thread's, while it is enlisted */
+struct bmi__waiters {
+    struct bmi_lock lock;
+    struct waiter *first, *last;       /* lock: all, the poller too */
+    struct waiter_list for_unexpected; /* lock */
+    atomic_uint asleep_count;          /* written under lock */
+};
 
-unsigned bmi__waiters_asleep(void)
+static _Thread_local struct waiter *own; /* this thread's that are enlisted, by `outer` */
+
+unsigned bmi__waiters_asleep(struct bmi_instance *instance)
 {
-    return atomic_load(&asleep_count);
+    struct bmi__waiters *waiters = instance->waiters;
+    return atomic_load(&waiters->asleep_count);
 }
 
-unsigned bmi__waiters_for_unexpected(void)
+unsigned bmi__waiters_for_unexpected(struct bmi_instance *instance)
 {
-    return atomic_load(&for_unexpected.count);
+    struct bmi__waiters *waiters = instance->waiters;
+    return atomic_load(&waiters->for_unexpected.count);
 }
 
 /* NULL: the list of the threads that wait for unexpected messages. */
-static struct waiter_list *list_of(struct waiter_list *list)
+static struct waiter_list *list_of(struct bmi__waiters *waiters, struct waiter_list *list)
 {
-    return list != NULL ? list : &for_unexpected;
+    return list != NULL ? list : &waiters->for_unexpected;
 }
 
 static void append_locked(struct waiter_list *list, struct waiter *waiter)
@@ -64,61 +72,71 @@ static void remove_locked(struct waiter_list *list, struct waiter *waiter)
 
 static void append_to_all_locked(struct waiter *waiter)
 {
+    struct bmi__waiters *waiters = waiter->instance->waiters;
     waiter->next_of_all = NULL;
-    waiter->previous_of_all = last;
-    if (last != NULL)
-        last->next_of_all = waiter;
+    waiter->previous_of_all = waiters->last;
+    if (waiters->last != NULL)
+        waiters->last->next_of_all = waiter;
     else
-        first = waiter;
-    last = waiter;
+        waiters->first = waiter;
+    waiters->last = waiter;
 }
 
 static void remove_from_all_locked(struct waiter *waiter)
 {
+    struct bmi__waiters *waiters = waiter->instance->waiters;
     if (waiter->previous_of_all != NULL)
         waiter->previous_of_all->next_of_all = waiter->next_of_all;
     else
-        first = waiter->next_of_all;
+        waiters->first = waiter->next_of_all;
     if (waiter->next_of_all != NULL)
         waiter->next_of_all->previous_of_all = waiter->previous_of_all;
     else
-        last = waiter->previous_of_all;
+        waiters->last = waiter->previous_of_all;
 }
 
 static void enlist_locked(struct waiter *waiter)
 {
-    append_locked(list_of(waiter->list), waiter);
+    struct bmi__waiters *waiters = waiter->instance->waiters;
+    append_locked(list_of(waiters, waiter->list), waiter);
     append_to_all_locked(waiter);
     if (!waiter->polling)
-        atomic_fetch_add(&asleep_count, 1);
-    atomic_fetch_add(&list_of(waiter->list)->count, 1);
+        atomic_fetch_add(&waiters->asleep_count, 1);
+    atomic_fetch_add(&list_of(waiters, waiter->list)->count, 1);
 }
 
 static void delist_locked(struct waiter *waiter)
 {
-    remove_locked(list_of(waiter->list), waiter);
+    struct bmi__waiters *waiters = waiter->instance->waiters;
+    remove_locked(list_of(waiters, waiter->list), waiter);
     remove_from_all_locked(waiter);
     if (!waiter->polling)
-        atomic_fetch_sub(&asleep_count, 1);
-    atomic_fetch_sub(&list_of(waiter->list)->count, 1);
+        atomic_fetch_sub(&waiters->asleep_count, 1);
+    atomic_fetch_sub(&list_of(waiters, waiter->list)->count, 1);
 }
 
 void bmi__waiter_enlist(struct waiter *waiter, bool as_poller)
 {
+    struct bmi__waiters *waiters = waiter->instance->waiters;
     atomic_store_explicit(&waiter->signalled, 0, memory_order_relaxed);
     waiter->polling = as_poller;
-    bmi_lock_take(&lock);
+    bmi_lock_take(&waiters->lock);
     enlist_locked(waiter);
-    bmi_lock_give(&lock);
+    bmi_lock_give(&waiters->lock);
+    waiter->outer = own;
     own = waiter;
 }
 
 void bmi__waiter_delist(struct waiter *waiter)
 {
-    own = NULL;
-    bmi_lock_take(&lock);
+    struct bmi__waiters *waiters = waiter->instance->waiters;
+    struct waiter **place = &own;
+    while (*place != waiter)
+        place = &(*place)->outer;
+    *place = waiter->outer;
+    bmi_lock_take(&waiters->lock);
     delist_locked(waiter);
-    bmi_lock_give(&lock);
+    bmi_lock_give(&waiters->lock);
 }
 
 /* ---- sleeping and waking -------------------------------------------------------------------- */
@@ -137,7 +155,7 @@ static void signal_locked(struct waiter *waiter, struct wakes *wakes)
 {
     bool again = atomic_exchange(&waiter->signalled, 1) != 0;
     if (waiter->polling)
-        bmi__progress_kick();
+        bmi__progress_kick(waiter->instance);
     else if (!again && wakes->count < sizeof wakes->each / sizeof *wakes->each)
         wakes->each[wakes->count++] = &waiter->signalled;
     else if (!again)
@@ -153,13 +171,14 @@ void bmi__wakes_finish(struct wakes *wakes)
 
 /* Wakes the follower that came last: if threads get their messages in turn, its own message is the
  * furthest off, and it polls for the others until then. */
-bool bmi__waiters_wake_one(void)
+bool bmi__waiters_wake_one(struct bmi_instance *instance)
 {
+    struct bmi__waiters *waiters = instance->waiters;
     struct wakes wakes = {.count = 0};
-    if (atomic_load(&asleep_count) == 0)
+    if (atomic_load(&waiters->asleep_count) == 0)
         return false;
-    bmi_lock_take(&lock);
-    struct waiter *waiter = last;
+    bmi_lock_take(&waiters->lock);
+    struct waiter *waiter = waiters->last;
     bool any = false;
     for (; waiter != NULL; waiter = waiter->previous_of_all) {
         any = any || !waiter->polling;
@@ -168,7 +187,7 @@ bool bmi__waiters_wake_one(void)
     }
     if (waiter != NULL)
         signal_locked(waiter, &wakes);
-    bmi_lock_give(&lock);
+    bmi_lock_give(&waiters->lock);
     bmi__wakes_finish(&wakes);
     return any;
 }
@@ -186,13 +205,14 @@ static bool names(const struct waiter *waiter, bmi_op_id_t op)
     return i < waiter->some_count;
 }
 
-bool bmi__waiters_claim(struct waiter_list *list, bmi_op_id_t op)
+bool bmi__waiters_claim(struct bmi_instance *instance, struct waiter_list *list, bmi_op_id_t op)
 {
-    bmi_lock_take(&lock);
-    const struct waiter *waiter = list_of(list)->first;
+    struct bmi__waiters *waiters = instance->waiters;
+    bmi_lock_take(&waiters->lock);
+    const struct waiter *waiter = list_of(waiters, list)->first;
     while (waiter != NULL && waiter->op != 0 && !names(waiter, op))
         waiter = waiter->next;
-    bmi_lock_give(&lock);
+    bmi_lock_give(&waiters->lock);
     return waiter != NULL;
 }
 
@@ -217,45 +237,68 @@ static bool notify_locked(const struct waiter_list *list, bmi_op_id_t op, struct
 
 /* Notifies threads that test a context of an unexpected message, and threads that wait for
  * unexpected messages of a completion. */
-static void notify_others_locked(bool unexpected, struct wakes *wakes)
+static void notify_others_locked(struct bmi__waiters *waiters, bool unexpected, struct wakes *wakes)
 {
-    for (struct waiter *waiter = first; waiter != NULL; waiter = waiter->next_of_all)
+    for (struct waiter *waiter = waiters->first; waiter != NULL; waiter = waiter->next_of_all)
         if ((waiter->list == NULL) != unexpected && waiter->op == 0)
             signal_locked(waiter, wakes);
 }
 
-void bmi__waiters_notify(struct waiter_list *list, bmi_op_id_t op, struct wakes *wakes)
+void bmi__waiters_notify(struct bmi_instance *instance, struct waiter_list *list, bmi_op_id_t op,
+                         struct wakes *wakes)
 {
-    bool direct = atomic_load(&list_of(list)->count) > 0, claimed = false;
-    bool others = list == NULL ? !direct : bmi__waiters_for_unexpected() > 0;
+    struct bmi__waiters *waiters = instance->waiters;
+    bool direct = atomic_load(&list_of(waiters, list)->count) > 0, claimed = false;
+    bool others = list == NULL ? !direct : bmi__waiters_for_unexpected(instance) > 0;
     if (!direct && !others)
         return;
-    bmi_lock_take(&lock);
+    bmi_lock_take(&waiters->lock);
     if (direct)
-        claimed = notify_locked(list_of(list), op, wakes);
+        claimed = notify_locked(list_of(waiters, list), op, wakes);
     if (others && !claimed)
-        notify_others_locked(list == NULL, wakes);
-    bmi_lock_give(&lock);
+        notify_others_locked(waiters, list == NULL, wakes);
+    bmi_lock_give(&waiters->lock);
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-void bmi__waiters_before_fork(void)
+void bmi__waiters_before_fork(struct bmi_instance *instance)
 {
-    bmi_lock_take(&lock);
+    struct bmi__waiters *waiters = instance->waiters;
+    bmi_lock_take(&waiters->lock);
 }
 
-void bmi__waiters_after_fork_parent(void)
+void bmi__waiters_after_fork_parent(struct bmi_instance *instance)
 {
-    bmi_lock_give(&lock);
+    struct bmi__waiters *waiters = instance->waiters;
+    bmi_lock_give(&waiters->lock);
 }
 
 /* The stacks of the other threads are still there, until this process has threads again. */
-void bmi__waiters_after_fork_child(void)
+void bmi__waiters_after_fork_child(struct bmi_instance *instance)
 {
-    while (first != NULL)
-        delist_locked(first);
-    if (own != NULL)
-        enlist_locked(own);
-    bmi_lock_give(&lock);
+    struct bmi__waiters *waiters = instance->waiters;
+    while (waiters->first != NULL)
+        delist_locked(waiters->first);
+    for (struct waiter *one = own; one != NULL; one = one->outer)
+        if (one->instance == instance)
+            enlist_locked(one);
+    bmi_lock_give(&waiters->lock);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__waiters_open(struct bmi_instance *instance)
+{
+    struct bmi__waiters *waiters = calloc(1, sizeof *waiters);
+    if (waiters == NULL)
+        return -ENOMEM;
+    instance->waiters = waiters;
+    return 0;
+}
+
+void bmi__waiters_close(struct bmi_instance *instance)
+{
+    free(instance->waiters);
+    instance->waiters = NULL;
 }

@@ -14,6 +14,8 @@
 
 #include "bmi.h"
 
+struct bmi_instance;
+
 /* Waiters with this id wait for several operations of their list. */
 #define WAITER_SOME INT64_MIN
 
@@ -25,6 +27,7 @@ struct waiter_list {
 
 /* A thread that waits for something. Lives on the thread's stack. */
 struct waiter {
+    struct bmi_instance *instance;
     bool (*ready)(
         struct waiter *waiter); /* is it there? may take it; called by the thread itself */
     void *argument;
@@ -37,6 +40,7 @@ struct waiter {
     bool polling;                   /* it is the poller and blocks in the epoll set */
     struct waiter *next, *previous; /* of its list */
     struct waiter *next_of_all, *previous_of_all; /* of all */
+    struct waiter *outer; /* of the same thread, which waits within a callback */
 };
 
 /* Threads to wake once the caller holds no lock that they might want. If there are more than fit,
@@ -53,22 +57,26 @@ void bmi__waiter_delist(struct waiter *waiter);
 bool bmi__waiter_sleep(struct waiter *waiter, uint64_t deadline_ns);
 
 /* Number of enlisted followers. */
-unsigned bmi__waiters_asleep(void);
+unsigned bmi__waiters_asleep(struct bmi_instance *instance);
 /* Number of threads that wait for unexpected messages. */
-unsigned bmi__waiters_for_unexpected(void);
+unsigned bmi__waiters_for_unexpected(struct bmi_instance *instance);
 /* Wakes one follower, to become the poller. Returns false if there is none. */
-bool bmi__waiters_wake_one(void);
+bool bmi__waiters_wake_one(struct bmi_instance *instance);
 /* Whether a thread on the list will take the completion of `op`; 0: of any. */
-bool bmi__waiters_claim(struct waiter_list *list, bmi_op_id_t op);
+bool bmi__waiters_claim(struct bmi_instance *instance, struct waiter_list *list, bmi_op_id_t op);
 /* A completion (of `op`; 0: of an earlier one) was pushed into the list's context; NULL: an
  * unexpected message. If no waiter of the list takes it, the threads that wait for unexpected
  * messages are notified. The threads to wake are added to `wakes`. */
-void bmi__waiters_notify(struct waiter_list *list, bmi_op_id_t op, struct wakes *wakes);
+void bmi__waiters_notify(struct bmi_instance *instance, struct waiter_list *list, bmi_op_id_t op,
+                         struct wakes *wakes);
 void bmi__wakes_finish(struct wakes *wakes);
 
 /* In the child of a fork only the thread that forked waits. */
-void bmi__waiters_before_fork(void);
-void bmi__waiters_after_fork_parent(void);
-void bmi__waiters_after_fork_child(void);
+void bmi__waiters_before_fork(struct bmi_instance *instance);
+void bmi__waiters_after_fork_parent(struct bmi_instance *instance);
+void bmi__waiters_after_fork_child(struct bmi_instance *instance);
+
+int bmi__waiters_open(struct bmi_instance *instance);
+void bmi__waiters_close(struct bmi_instance *instance);
 
 #endif

@@ -13,39 +13,43 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct bmi_instance;
+
 /* Makes the epoll set. Returns 0 or -errno. */
-int bmi__wakeup_start(void);
-void bmi__wakeup_stop(void);
+int bmi__wakeup_open(struct bmi_instance *instance);
+void bmi__wakeup_close(struct bmi_instance *instance);
 
 /* The epoll set, also for nesting in a program's own. */
-int bmi__progress_fd(void);
+int bmi__progress_fd(struct bmi_instance *instance);
 /* From now on deferred calls and timers make that descriptor readable, too. */
-void bmi__progress_fd_used(void);
+void bmi__progress_fd_used(struct bmi_instance *instance);
 /* Whether a program polls that descriptor. */
-bool bmi__wakeup_fd_used(void);
+bool bmi__wakeup_fd_used(struct bmi_instance *instance);
 
 /* Makes a poller that blocks, or the background task, look at everything again. It does nothing if
  * the caller is the poller, which looks before it blocks or leaves. Any thread. */
-void bmi__progress_kick(void);
+void bmi__progress_kick(struct bmi_instance *instance);
 /* The same, even if no thread seems to block. */
-void bmi__wakeup_force(void);
+void bmi__wakeup_force(struct bmi_instance *instance);
 /* Whether the poller or the background task blocks. Then the thread that queues something must
  * flush it, or kick the poller. Call this after queueing. */
-bool bmi__progress_asleep(void);
+bool bmi__progress_asleep(struct bmi_instance *instance);
 /* Whether the poller blocks, the background task aside. */
-bool bmi__wakeup_poller_asleep(void);
+bool bmi__wakeup_poller_asleep(struct bmi_instance *instance);
 
 /* The poller calls this around the time that it blocks. */
-void bmi__wakeup_set_asleep(bool asleep);
+void bmi__wakeup_set_asleep(struct bmi_instance *instance, bool asleep);
 /* The background task calls this around the time that it blocks. */
-void bmi__wakeup_set_watching(bool watching);
-bool bmi__wakeup_watching(void);
+void bmi__wakeup_set_watching(struct bmi_instance *instance, bool watching);
+bool bmi__wakeup_watching(struct bmi_instance *instance);
 
 /* Makes the set readable at that time (CLOCK_MONOTONIC, ns; UINT64_MAX: never). */
-void bmi__wakeup_timer(uint64_t due_ns);
+void bmi__wakeup_timer(struct bmi_instance *instance, uint64_t due_ns);
 
-/* This thread becomes the poller, or stops being it. */
-void bmi__wakeup_set_poller(bool poller);
-bool bmi__is_poller(void);
+/* From now on this thread is the poller of that instance; NULL: of none. Returns of which it was.
+ */
+struct bmi_instance *bmi__wakeup_set_poller(struct bmi_instance *instance);
+struct bmi_instance *bmi__wakeup_poller(void);
+bool bmi__is_poller(const struct bmi_instance *instance);
 
 #endif

@@ -17,6 +17,7 @@
 
 #include "bmi/base/clock.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/protocol/match.h"
@@ -80,7 +81,7 @@ static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
     if (instead == NULL)
         return GONE; /* the operation completes with its real result */
     if (peer->link == NULL || !peer->link->method->withdraw(peer->link, &op->frame, instead)) {
-        bmi__control_free(instead);
+        bmi__control_free(peer->instance, instead);
         return GONE;
     }
     op->flags &= (uint8_t)~OP_FRAME_OUT;
@@ -88,7 +89,7 @@ static enum taken frame_take(struct peer *peer, struct op *op, bool starts)
     op->expected = 0;
     if (op->frame.header_sent == 0)
         return TAKEN_WHOLE;
-    bmi__control_free(instead);
+    bmi__control_free(peer->instance, instead);
     return TAKEN_REST;
 }
 
@@ -188,11 +189,11 @@ static void pending_cancel(struct peer *peer, struct op *op)
 static void put_cancel(struct op *op)
 {
     enum { SLOW_NS = 1000 }; /* per byte */
-    uint64_t most_ns = (uint64_t)bmi__setting(SETTING_PEER_TIMEOUT) * 1000000u;
+    uint64_t most_ns = (uint64_t)bmi__setting(op->instance, SETTING_PEER_TIMEOUT) * 1000000u;
     if ((op->flags & OP_CANCEL_ASKED) || most_ns == 0)
         return;
     op->flags |= OP_CANCEL_ASKED;
-    op->deadline_ns = bmi__monotonic_ns() + most_ns + (uint64_t)op->total * SLOW_NS;
+    op->deadline_ns = bmi__instance_now_ns(op->instance) + most_ns + (uint64_t)op->total * SLOW_NS;
 }
 
 static void send_cancel(struct peer *peer, struct op *op)
@@ -241,8 +242,9 @@ enum { QUESTIONS_MOST = 512 };
 
 static void question_begin(struct peer *peer, struct tag_queue *queue, struct op *op)
 {
-    op->deadline_ns = bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
-    bmi__grace_begins();
+    op->deadline_ns = bmi__instance_now_ns(op->instance) +
+                      (uint64_t)bmi__setting(peer->instance, SETTING_CANCEL_GRACE) * 1000000u;
+    bmi__grace_begins(peer->instance);
     if (peer->questions < QUESTIONS_MOST) {
         ask_sender(peer, queue, op);
     } else {
@@ -288,7 +290,7 @@ static void posted_cancel(struct peer *peer, struct op *op)
  * false: no memory. */
 static bool message_swallow(struct peer *peer, struct op *op)
 {
-    struct op *tombstone = bmi__op_take();
+    struct op *tombstone = bmi__op_take(peer->instance);
     if (tombstone == NULL)
         return false;
     tombstone->kind = OP_RECV;
@@ -360,9 +362,9 @@ static void arriving_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
     } else if (op->memory != NULL && !(op->flags & OP_CANCEL_ASKED)) {
         /* a put may be writing: wait until it is done or the grace ends */
         op->flags |= OP_CANCEL_ASKED;
-        op->deadline_ns =
-            bmi__monotonic_ns() + (uint64_t)bmi__setting(SETTING_CANCEL_GRACE) * 1000000u;
-        bmi__grace_begins();
+        op->deadline_ns = bmi__instance_now_ns(op->instance) +
+                          (uint64_t)bmi__setting(peer->instance, SETTING_CANCEL_GRACE) * 1000000u;
+        bmi__grace_begins(peer->instance);
     }
 }
 
@@ -394,7 +396,7 @@ static void receive_cancel(struct peer *peer, struct op *op, bmi_op_id_t id)
  * for it. */
 static bool haunt(struct peer *peer, struct op *op)
 {
-    struct op *tombstone = bmi__op_take();
+    struct op *tombstone = bmi__op_take(peer->instance);
     if (tombstone == NULL)
         return false;
     if (!bmi__memory_try_release_locked(op)) {
@@ -516,25 +518,24 @@ static void cancel_locked(struct peer *peer, struct op *op, bmi_op_id_t id, bool
     else if (op->kind == OP_PING)
         bmi__op_complete_locked(op, BMI__CANCELLED, 0);
     else if (op->kind == OP_EXCHANGE)
-        bmi__upcalls->exchange_end_locked(op, BMI__CANCELLED);
+        op->instance->upcalls->exchange_end_locked(op, BMI__CANCELLED);
     else
         send_cancel(peer, op);
 }
 
 static int cancel(struct op *op, bmi_op_id_t id, bool discard)
 {
-    struct peer *peer = op->peer;
-    if (peer == NULL)
-        return 0; /* completed */
-    peer_lock(peer);
-    while (op->peer != peer && op->peer != NULL && bmi__op_id(op) == id) {
-        peer_unlock(peer); /* moved to another peer */
+    struct peer *peer;
+    for (;;) {
         peer = op->peer;
-        if (peer == NULL)
-            return 0;
+        if (peer == NULL || bmi__op_id(op) != id)
+            return 0; /* completed; the peer may be of an instance that closes */
         peer_lock(peer);
+        if (op->peer == peer)
+            break;
+        peer_unlock(peer); /* moved to another peer */
     }
-    if (bmi__op_id(op) == id && op->peer == peer && op->stage != STAGE_DYING)
+    if (bmi__op_id(op) == id && op->stage != STAGE_DYING)
         cancel_locked(peer, op, id, discard);
     struct bmi_link *link = peer->link;
     if (link != NULL)

@@ -14,26 +14,30 @@
 #include "bmi/protocol/credit.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/protocol/rendezvous.h"
 #include "bmi/state/library.h"
 
-static _Atomic int64_t used;
-static _Atomic int64_t announced; /* the part of `used` for announcements */
-static pthread_mutex_t wants_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct peer *wants_first, **wants_end = &wants_first; /* wants_lock */
-static unsigned overtaken;   /* wants_lock: how often others got credit while the first waits */
-static atomic_uint returned; /* how often credit came back to the budget */
+struct bmi__credit {
+    _Atomic int64_t used;
+    _Atomic int64_t announced; /* the part of `used` for announcements */
+    pthread_mutex_t wants_lock;
+    struct peer *wants_first, **wants_end; /* wants_lock */
+    unsigned overtaken;   /* wants_lock: how often others got credit while the first waits */
+    atomic_uint returned; /* how often credit came back to the budget */
+    struct bmi_deferred server;
+};
 
-static void serve(struct bmi_deferred *deferred);
-static struct bmi_deferred server = {.run = serve};
-
-int64_t bmi__credit_used(void)
+int64_t bmi__credit_used(struct bmi_instance *instance)
 {
-    return atomic_load(&used);
+    struct bmi__credit *budget = instance->credit;
+    return atomic_load(&budget->used);
 }
 
 /* Takes bytes of the budget unless that would pass `limit`. */
@@ -47,31 +51,34 @@ static bool take(_Atomic int64_t *sum, int64_t bytes, int64_t limit)
     return true;
 }
 
-static bool budget_take(int64_t bytes, int64_t limit)
+static bool budget_take(struct bmi__credit *budget, int64_t bytes, int64_t limit)
 {
-    return take(&used, bytes, limit);
+    return take(&budget->used, bytes, limit);
 }
 
-static void budget_return(int64_t bytes)
+static void budget_return(struct bmi_instance *instance, int64_t bytes)
 {
-    atomic_fetch_sub(&used, bytes);
-    atomic_fetch_add(&returned, 1);
-    pthread_mutex_lock(&wants_lock);
-    bool wanted = wants_first != NULL;
-    pthread_mutex_unlock(&wants_lock);
+    struct bmi__credit *budget = instance->credit;
+    atomic_fetch_sub(&budget->used, bytes);
+    atomic_fetch_add(&budget->returned, 1);
+    pthread_mutex_lock(&budget->wants_lock);
+    bool wanted = budget->wants_first != NULL;
+    pthread_mutex_unlock(&budget->wants_lock);
     if (wanted)
-        bmi_method_defer(&server);
+        bmi_method_defer(instance, &budget->server);
 }
 
 /* `largest`: the credit that must stay free for lending, beside the announcements' part. */
-static void window_open(struct window *window, uint32_t full, uint32_t least, uint32_t largest)
+static void window_open(struct bmi_instance *instance, struct window *window, uint32_t full,
+                        uint32_t least, uint32_t largest)
 {
-    int64_t total = bmi__setting(SETTING_TOTAL_MEMORY);
+    struct bmi__credit *budget = instance->credit;
+    int64_t total = bmi__setting(instance, SETTING_TOTAL_MEMORY);
     int64_t most = total / 8 * 5, room = total - total / 8 - largest;
     uint32_t size = 0;
-    if (budget_take(full, total / 4))
+    if (budget_take(budget, full, total / 4))
         size = full;
-    else if (budget_take(least, room < most ? room : most))
+    else if (budget_take(budget, least, room < most ? room : most))
         size = least;
     window->standing = window->granted = size;
     window->unreported = 0;
@@ -80,10 +87,10 @@ static void window_open(struct window *window, uint32_t full, uint32_t least, ui
 /* The upper bound of a window: half of a peer's share. The eager window has room for the charges of
  * CHARGED messages more, at the other's expense, so that messages whose sizes make up the half fit.
  * The window for unexpected messages has room for one of the largest size. */
-static uint32_t window_most(bool unexpected, uint32_t unexpected_max)
+static uint32_t window_most(struct bmi_instance *instance, bool unexpected, uint32_t unexpected_max)
 {
     enum { CHARGED = 16, PART = 8 };
-    uint32_t half = (uint32_t)(bmi__setting(SETTING_PEER_MEMORY) / 2);
+    uint32_t half = (uint32_t)(bmi__setting(instance, SETTING_PEER_MEMORY) / 2);
     uint32_t least = unexpected_max + WIRE_MESSAGE_CHARGE;
     uint32_t charges = CHARGED * WIRE_MESSAGE_CHARGE;
     if (charges > half / PART)
@@ -107,8 +114,10 @@ void bmi__credit_open_locked(struct peer *peer, uint32_t unexpected_max)
     /* Where the budget is short, room for small messages; for a large one the peer asks (WANT). */
     enum { LEAST = 4096 };
     uint32_t largest = unexpected_max + WIRE_MESSAGE_CHARGE;
-    window_open(&peer->eager, window_most(false, unexpected_max), LEAST, largest);
-    window_open(&peer->unexpected_window, window_most(true, unexpected_max), LEAST, largest);
+    window_open(peer->instance, &peer->eager, window_most(peer->instance, false, unexpected_max),
+                LEAST, largest);
+    window_open(peer->instance, &peer->unexpected_window,
+                window_most(peer->instance, true, unexpected_max), LEAST, largest);
 }
 
 static int64_t window_sum(const struct window *window)
@@ -118,18 +127,19 @@ static int64_t window_sum(const struct window *window)
 
 static void wants_remove(struct peer *peer)
 {
-    pthread_mutex_lock(&wants_lock);
-    struct peer **place = &wants_first;
+    struct bmi__credit *budget = peer->instance->credit;
+    pthread_mutex_lock(&budget->wants_lock);
+    struct peer **place = &budget->wants_first;
     while (*place != NULL && *place != peer)
         place = &(*place)->wants_next;
     if (*place == peer) {
-        if (place == &wants_first)
-            overtaken = 0;
+        if (place == &budget->wants_first)
+            budget->overtaken = 0;
         *place = peer->wants_next;
-        if (wants_end == &peer->wants_next)
-            wants_end = place;
+        if (budget->wants_end == &peer->wants_next)
+            budget->wants_end = place;
     }
-    pthread_mutex_unlock(&wants_lock);
+    pthread_mutex_unlock(&budget->wants_lock);
 }
 
 /* The flag of the window, since the flags of the two windows change separately. */
@@ -160,12 +170,12 @@ void bmi__credit_forget_locked(struct peer *peer)
     peer->eager = peer->unexpected_window = (struct window){0};
     peer->unexpected_window.held = held;
     if (sum > held)
-        budget_return(sum - held);
+        budget_return(peer->instance, sum - held);
 }
 
-void bmi__credit_orphan_return(uint64_t bytes)
+void bmi__credit_orphan_return(struct bmi_instance *instance, uint64_t bytes)
 {
-    budget_return((int64_t)bytes + WIRE_MESSAGE_CHARGE);
+    budget_return(instance, (int64_t)bytes + WIRE_MESSAGE_CHARGE);
 }
 
 int bmi__credit_charge_locked(struct peer *peer, bool unexpected, uint64_t bytes)
@@ -201,7 +211,7 @@ void bmi__credit_return_locked(struct peer *peer, bool unexpected, uint64_t byte
         over = most;
     window->unreported += charge - (uint32_t)over;
     if (over > 0)
-        budget_return(over);
+        budget_return(peer->instance, over);
 }
 
 uint32_t bmi__credit_report_locked(struct peer *peer)
@@ -249,12 +259,14 @@ void bmi__credit_tell_locked(struct peer *peer)
 
 bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes)
 {
-    int64_t total = bmi__setting(SETTING_TOTAL_MEMORY);
-    if (peer->announcement_bytes + (int64_t)bytes > bmi__setting(SETTING_PEER_MEMORY) / 4 ||
-        !take(&announced, bytes, total / 8))
+    struct bmi__credit *budget = peer->instance->credit;
+    int64_t total = bmi__setting(peer->instance, SETTING_TOTAL_MEMORY);
+    if (peer->announcement_bytes + (int64_t)bytes >
+            bmi__setting(peer->instance, SETTING_PEER_MEMORY) / 4 ||
+        !take(&budget->announced, bytes, total / 8))
         return false;
-    if (!budget_take(bytes, total)) {
-        atomic_fetch_sub(&announced, bytes);
+    if (!budget_take(budget, bytes, total)) {
+        atomic_fetch_sub(&budget->announced, bytes);
         return false;
     }
     peer->announcement_bytes += bytes;
@@ -263,11 +275,12 @@ bool bmi__announcement_charge_locked(struct peer *peer, uint32_t bytes)
 
 void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes)
 {
+    struct bmi__credit *budget = peer->instance->credit;
     if (bytes == 0)
         return;
     peer->announcement_bytes -= bytes;
-    atomic_fetch_sub(&announced, bytes);
-    budget_return(bytes);
+    atomic_fetch_sub(&budget->announced, bytes);
+    budget_return(peer->instance, bytes);
 }
 
 /* ---- credit on demand ----------------------------------------------------------------------- */
@@ -276,49 +289,52 @@ void bmi__announcement_return_locked(struct peer *peer, uint32_t bytes)
 enum { OVERTAKEN_MOST = 256 };
 
 /* Whether returned credit is kept for the first waiting peer. */
-static bool kept_for_first(void)
+static bool kept_for_first(struct bmi__credit *budget)
 {
-    pthread_mutex_lock(&wants_lock);
-    bool kept = wants_first != NULL && overtaken >= OVERTAKEN_MOST;
-    pthread_mutex_unlock(&wants_lock);
+    pthread_mutex_lock(&budget->wants_lock);
+    bool kept = budget->wants_first != NULL && budget->overtaken >= OVERTAKEN_MOST;
+    pthread_mutex_unlock(&budget->wants_lock);
     return kept;
 }
 
-static void overtake(void)
+static void overtake(struct bmi__credit *budget)
 {
-    pthread_mutex_lock(&wants_lock);
-    overtaken += wants_first != NULL;
-    pthread_mutex_unlock(&wants_lock);
+    pthread_mutex_lock(&budget->wants_lock);
+    budget->overtaken += budget->wants_first != NULL;
+    pthread_mutex_unlock(&budget->wants_lock);
 }
 
 /* The first peer is served; another one is first now. */
-static void overtake_none(void)
+static void overtake_none(struct bmi__credit *budget)
 {
-    pthread_mutex_lock(&wants_lock);
-    overtaken = 0;
-    pthread_mutex_unlock(&wants_lock);
+    pthread_mutex_lock(&budget->wants_lock);
+    budget->overtaken = 0;
+    pthread_mutex_unlock(&budget->wants_lock);
 }
 
 /* Lends a blocked peer the credit that it needs to continue. `first`: even if others wait. Returns
  * false if the budget has too little. */
 static bool window_lend(struct peer *peer, bool unexpected, bool first)
 {
+    struct bmi__credit *budget = peer->instance->credit;
     struct window *window = unexpected ? &peer->unexpected_window : &peer->eager;
     uint32_t least = window_least(peer, unexpected);
     if (window->granted + window->unreported >= least)
         return true; /* it will see */
     uint32_t missing = least - window->granted - window->unreported;
-    uint32_t most = window_most(unexpected, (uint32_t)peer->link->method->limits.unexpected_max);
+    uint32_t most = window_most(peer->instance, unexpected,
+                                (uint32_t)peer->link->method->limits.unexpected_max);
     if (window->held > 0 && window_sum(window) + missing > (int64_t)most + least) {
         peer->flags |= full_of(unexpected); /* it gets on as the program takes its messages */
         if (unexpected)
-            bmi__upcalls->unexpected_stalled();
+            peer->instance->upcalls->unexpected_stalled(peer->instance);
         return true;
     }
-    if ((!first && kept_for_first()) || !budget_take(missing, bmi__setting(SETTING_TOTAL_MEMORY)))
+    if ((!first && kept_for_first(budget)) ||
+        !budget_take(budget, missing, bmi__setting(peer->instance, SETTING_TOTAL_MEMORY)))
         return false;
     if (!first)
-        overtake();
+        overtake(budget);
     window->unreported += missing;
     return true;
 }
@@ -344,20 +360,21 @@ enum { AS_LAST = -1 };
  * peer waiting. */
 static void wants_add(struct peer *peer, int behind, unsigned before)
 {
+    struct bmi__credit *budget = peer->instance->credit;
     if (peer->flags & PEER_IN_WANTS)
         return;
     peer->flags |= PEER_IN_WANTS;
-    pthread_mutex_lock(&wants_lock);
-    struct peer **place = behind == AS_LAST ? wants_end : &wants_first;
+    pthread_mutex_lock(&budget->wants_lock);
+    struct peer **place = behind == AS_LAST ? budget->wants_end : &budget->wants_first;
     for (int i = 0; *place != NULL && i < behind; i++)
         place = &(*place)->wants_next;
     peer->wants_next = *place;
     *place = peer;
     if (peer->wants_next == NULL)
-        wants_end = &peer->wants_next;
-    pthread_mutex_unlock(&wants_lock);
-    if (atomic_load(&returned) != before)
-        bmi_method_defer(&server);
+        budget->wants_end = &peer->wants_next;
+    pthread_mutex_unlock(&budget->wants_lock);
+    if (atomic_load(&budget->returned) != before)
+        bmi_method_defer(peer->instance, &budget->server);
 }
 
 /* The peer cannot use some of the credit that it was lent. Credit above the window's standing size
@@ -375,7 +392,7 @@ static int unused(struct peer *peer, uint64_t bytes)
     window->granted -= (uint32_t)bytes;
     window->unreported += (uint32_t)(bytes - (uint64_t)over);
     if (over > 0)
-        budget_return(over);
+        budget_return(peer->instance, over);
     bmi__credit_tell_locked(peer);
     return 0;
 }
@@ -397,6 +414,7 @@ static bool is_on_its_way(const struct window *eager, const struct wire_header *
 
 int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
 {
+    struct bmi__credit *budget = peer->instance->credit;
     const struct window *eager = &peer->eager;
     if (want->flags == WIRE_UNUSED)
         return unused(peer, want->source);
@@ -416,35 +434,36 @@ int bmi__credit_wanted_locked(struct peer *peer, const struct wire_header *want)
         peer->flags |= PEER_HUNGRY_UNEXPECTED;
     else
         peer->flags |= PEER_HUNGRY;
-    unsigned before = atomic_load(&returned);
+    unsigned before = atomic_load(&budget->returned);
     if (!lend(peer, want->flags, false))
         wants_add(peer, AS_LAST, before);
     return 0;
 }
 
 /* Removes the peer that has `behind` peers before it. NULL: there is none. */
-static struct peer *wants_take(int behind)
+static struct peer *wants_take(struct bmi__credit *budget, int behind)
 {
-    pthread_mutex_lock(&wants_lock);
-    struct peer **place = &wants_first;
+    pthread_mutex_lock(&budget->wants_lock);
+    struct peer **place = &budget->wants_first;
     for (int i = 0; *place != NULL && i < behind; i++)
         place = &(*place)->wants_next;
     struct peer *peer = *place;
     if (peer != NULL) {
         *place = peer->wants_next;
         if (peer->wants_next == NULL)
-            wants_end = place;
+            budget->wants_end = place;
     }
-    pthread_mutex_unlock(&wants_lock);
+    pthread_mutex_unlock(&budget->wants_lock);
     return peer;
 }
 
 /* Serves the waiting peer that has `behind` peers before it. Returns whether it got its credit. */
 static bool serve_one(struct peer *peer, int behind)
 {
+    struct bmi__credit *budget = peer->instance->credit;
     bool served = true;
     peer_lock(peer);
-    unsigned before = atomic_load(&returned);
+    unsigned before = atomic_load(&budget->returned);
     bool current = (peer->flags & PEER_IN_WANTS) != 0;
     peer->flags &= ~(uint32_t)PEER_IN_WANTS;
     if (current && peer->state == PEER_UP)
@@ -459,15 +478,16 @@ static bool serve_one(struct peer *peer, int behind)
  * little for the first may suffice for one of the next few. */
 static void serve(struct bmi_deferred *deferred)
 {
+    struct bmi__credit *budget =
+        (struct bmi__credit *)((char *)deferred - offsetof(struct bmi__credit, server));
     enum { LOOKED_AT_MOST = 16 };
     struct peer *peer;
     int behind = 0;
-    (void)deferred;
-    while (behind < LOOKED_AT_MOST && (peer = wants_take(behind)) != NULL) {
+    while (behind < LOOKED_AT_MOST && (peer = wants_take(budget, behind)) != NULL) {
         if (!serve_one(peer, behind))
             behind++;
         else if (behind == 0)
-            overtake_none();
+            overtake_none(budget);
     }
 }
 
@@ -498,12 +518,22 @@ void bmi__credit_unused_locked(struct peer *peer, uint32_t bytes)
     bmi__control_send_locked(peer, header, NULL, 0);
 }
 
-void bmi__credit_stop(void)
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__credit_open(struct bmi_instance *instance)
 {
-    wants_first = NULL;
-    wants_end = &wants_first;
-    overtaken = 0;
-    atomic_store(&used, 0);
-    atomic_store(&announced, 0);
-    atomic_store(&server.pending, false);
+    struct bmi__credit *budget = calloc(1, sizeof *budget);
+    if (budget == NULL)
+        return -ENOMEM;
+    pthread_mutex_init(&budget->wants_lock, NULL);
+    budget->wants_end = &budget->wants_first;
+    budget->server.run = serve;
+    instance->credit = budget;
+    return 0;
+}
+
+void bmi__credit_close(struct bmi_instance *instance)
+{
+    free(instance->credit);
+    instance->credit = NULL;
 }

@@ -17,13 +17,15 @@
 #include "bmi/state/peer.h"
 #include "bmi/state/wire.h"
 
+struct bmi_instance;
+
 /* Gives a new peer its windows. `granted` holds the bytes that the peer may send. */
 void bmi__credit_open_locked(struct peer *peer, uint32_t unexpected_max);
 /* Returns everything to the budget, except the charge of unexpected messages that the program holds
  * or has not fetched: each of those returns its own. */
 void bmi__credit_forget_locked(struct peer *peer);
 /* Frees the charge of a message whose peer has ended before. */
-void bmi__credit_orphan_return(uint64_t bytes);
+void bmi__credit_orphan_return(struct bmi_instance *instance, uint64_t bytes);
 
 /* Charges a message that arrived. -EPROTO: more than was granted. */
 int bmi__credit_charge_locked(struct peer *peer, bool unexpected, uint64_t bytes);
@@ -48,8 +50,9 @@ void bmi__credit_want_locked(struct peer *peer, uint8_t which, uint64_t bytes,
 /* As a sender: credit that we requested has arrived and cannot be used. */
 void bmi__credit_unused_locked(struct peer *peer, uint32_t bytes);
 
-void bmi__credit_stop(void);
+int bmi__credit_open(struct bmi_instance *instance);
+void bmi__credit_close(struct bmi_instance *instance);
 /* Bytes of the budget that are given out or held. */
-int64_t bmi__credit_used(void);
+int64_t bmi__credit_used(struct bmi_instance *instance);
 
 #endif

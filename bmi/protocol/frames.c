@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/progress/progress.h"
 #include "bmi/protocol/credit.h"
@@ -28,13 +29,15 @@ struct control {
 };
 
 /* For a REJECT that says that there is no memory; one at a time. */
-static struct control reserve;
-static atomic_flag reserve_used = ATOMIC_FLAG_INIT;
+struct bmi__frames {
+    atomic_flag reserve_used;
+    struct control reserve; /* last: it ends with an array */
+};
 
 void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header)
 {
-    if (bmi__log_wanted(BMI_LOG_TRACE))
-        bmi__log(BMI_LOG_TRACE,
+    if (bmi__log_wanted(peer->instance, BMI_LOG_TRACE))
+        bmi__log(peer->instance, BMI_LOG_TRACE,
                  "%s %s: %s flags %x tag %d space %d length %llu seen %u credit %u source "
                  "%llx target %llx",
                  way, bmi__peer_name(peer), wire_type_name(header->type), header->flags,
@@ -57,9 +60,11 @@ static void header_encode(struct peer *peer, struct wire_header *header,
 struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header, const void *body,
                                     size_t size)
 {
+    struct bmi__frames *frames = peer->instance->frames;
     struct control *control = malloc(sizeof *control + size);
-    if (control == NULL && header.type == WIRE_REJECT && !atomic_flag_test_and_set(&reserve_used))
-        control = &reserve;
+    if (control == NULL && header.type == WIRE_REJECT &&
+        !atomic_flag_test_and_set(&frames->reserve_used))
+        control = &frames->reserve;
     if (control == NULL)
         return NULL;
     *control = (struct control){.body = control->bytes, .size = (bmi_size_t)size};
@@ -95,10 +100,11 @@ struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame
     return &control->frame;
 }
 
-void bmi__control_free(struct bmi_frame *frame)
+void bmi__control_free(struct bmi_instance *instance, struct bmi_frame *frame)
 {
-    if (frame == &reserve.frame)
-        atomic_flag_clear(&reserve_used);
+    struct bmi__frames *frames = instance->frames;
+    if (frame == &frames->reserve.frame)
+        atomic_flag_clear(&frames->reserve_used);
     else
         free(frame);
 }
@@ -107,7 +113,7 @@ void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame)
 {
     if (((struct control *)frame)->answer && peer->answers > 0)
         peer->answers--;
-    bmi__control_free(frame);
+    bmi__control_free(peer->instance, frame);
 }
 
 /* The peer causes one such frame for each message or announcement that it sends. That holds even if
@@ -161,4 +167,21 @@ bool bmi__frame_is_op(const struct bmi_frame *frame)
 struct op *bmi__frame_op(struct bmi_frame *frame)
 {
     return (struct op *)((char *)frame - offsetof(struct op, frame));
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__frames_open(struct bmi_instance *instance)
+{
+    struct bmi__frames *frames = calloc(1, sizeof *frames);
+    if (frames == NULL)
+        return -ENOMEM;
+    instance->frames = frames;
+    return 0;
+}
+
+void bmi__frames_close(struct bmi_instance *instance)
+{
+    free(instance->frames);
+    instance->frames = NULL;
 }

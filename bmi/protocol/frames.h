@@ -8,6 +8,8 @@
 #include "bmi/state/peer.h"
 #include "bmi/state/wire.h"
 
+struct bmi_instance;
+
 /* Queues a frame without a body of the operation's own: copied, any size up to a few KB.
  * Piggy-backs credit. `header.length` is set to `size`. false: no memory (the peer is failed then).
  */
@@ -22,10 +24,13 @@ struct bmi_frame *bmi__control_make(struct peer *peer, struct wire_header header
 /* Makes a frame of another type that replaces a frame taken back. It carries the same credit and
  * the same count of seen messages, so that none of that is lost or reordered. */
 struct bmi_frame *bmi__control_instead(struct peer *peer, const struct bmi_frame *of, uint8_t type);
-void bmi__control_free(struct bmi_frame *frame);
+void bmi__control_free(struct bmi_instance *instance, struct bmi_frame *frame);
 /* Logs a frame that goes ("to") or came ("from"), at level trace. */
 void bmi__frame_trace(const struct peer *peer, const char *way, const struct wire_header *header);
 /* The method gave the frame back. */
 void bmi__control_done_locked(struct peer *peer, struct bmi_frame *frame);
+
+int bmi__frames_open(struct bmi_instance *instance);
+void bmi__frames_close(struct bmi_instance *instance);
 
 #endif

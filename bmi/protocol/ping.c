@@ -15,7 +15,7 @@
 static void send_locked(struct peer *peer, struct op *op)
 {
     struct wire_header header = {.type = WIRE_PING, .source = (uint64_t)bmi__op_id(op)};
-    op->deadline_ns = bmi__monotonic_ns();
+    op->deadline_ns = bmi__instance_now_ns(op->instance);
     op->flags |= OP_STARTED;
     bmi__control_send_locked(peer, header, NULL, 0);
 }
@@ -37,5 +37,6 @@ void bmi__pong_arrived_locked(struct peer *peer, uint64_t token)
 {
     struct op *op = bmi__op_find((bmi_op_id_t)token);
     if (op != NULL && op->peer == peer && op->kind == OP_PING && (op->flags & OP_STARTED))
-        bmi__op_complete_locked(op, 0, (bmi_size_t)(bmi__monotonic_ns() - op->deadline_ns));
+        bmi__op_complete_locked(op, 0,
+                                (bmi_size_t)(bmi__instance_now_ns(op->instance) - op->deadline_ns));
 }

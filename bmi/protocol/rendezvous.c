@@ -422,8 +422,8 @@ static bool worth_announcing(const struct peer *peer, const struct op *op)
         return true;
     if (wire_tag_space(op->tag) != SPACE_PROGRAM)
         return false; /* its message was sent behind a header that has come */
-    return op->total > (bmi_size_t)peer->eager_max && bmi__setting(SETTING_ANNOUNCE) != 0 &&
-           !gets_only(method_of(peer));
+    return op->total > (bmi_size_t)peer->eager_max &&
+           bmi__setting(peer->instance, SETTING_ANNOUNCE) != 0 && !gets_only(method_of(peer));
 }
 
 static void rtr_send(struct peer *peer, struct op *op, uint32_t ahead)

@@ -6,15 +6,19 @@
  */
 #include "bmi/rpc/services.h"
 
+#include "bmi/instance.h"
+#include "bmi/rpc/serve.h"
+
 static void services_run(struct bmi_rpc_request *request)
 {
+    struct bmi_instance *instance = bmi__request_instance(request);
     struct bmi_message *reply = bmi_message_new();
     struct bmi_rpc_statistics one;
     if (reply == NULL) {
         bmi_rpc_fail(request, -BMI_ENOMEM);
         return;
     }
-    for (int i = 0; bmi_rpc_service_next(i, &one) == 0; i++) {
+    for (int i = 0; bmi_instance_rpc_service_next(instance, i, &one) == 0; i++) {
         const uint64_t counters[] = {one.requests, one.failed,   one.cancelled,
                                      one.running,  one.bytes_in, one.bytes_out};
         bmi_pack_string(reply, one.name);

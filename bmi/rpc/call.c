@@ -23,6 +23,7 @@
 #include "bmi/base/clock.h"
 #include "bmi/base/crypto.h"
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/probe.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/protocol/op_end.h"
@@ -68,8 +69,6 @@ enum action {
 
 enum { LATE_WITHDRAW = 1, LATE_WITHDRAW_ALL = 2 };
 
-static atomic_uint numbers; /* of the next call; begins at a random one */
-
 static void call_step(struct bmi_deferred *work);
 static void call_late(struct bmi_deferred *late);
 
@@ -83,52 +82,64 @@ static struct call *call_of(struct exchange *exchange)
 /* Calls are kept for the next ones: to free the memory of many makes malloc return it to the
  * system, which costs more than the calls. */
 enum { SPARES = 128 };
-static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
-static struct call *spares;                                    /* spare_lock; by spare_next */
-static unsigned spare_count;                                   /* spare_lock */
 
-static struct call *call_take(void)
+struct bmi__calls {
+    atomic_uint numbers;        /* of the next call; begins at a random one */
+    pthread_mutex_t spare_lock; /* innermost */
+    struct call *spares;        /* spare_lock; by spare_next */
+    unsigned spare_count;       /* spare_lock */
+};
+
+static struct call *call_take(struct bmi__calls *calls)
 {
-    pthread_mutex_lock(&spare_lock);
-    struct call *call = spares;
+    pthread_mutex_lock(&calls->spare_lock);
+    struct call *call = calls->spares;
     if (call != NULL) {
-        spares = call->spare_next;
-        spare_count--;
+        calls->spares = call->spare_next;
+        calls->spare_count--;
     }
-    pthread_mutex_unlock(&spare_lock);
+    pthread_mutex_unlock(&calls->spare_lock);
     return call != NULL ? call : malloc(sizeof *call);
 }
 
 static void call_give(struct call *call)
 {
-    pthread_mutex_lock(&spare_lock);
-    bool keep = spare_count < SPARES;
+    struct bmi__calls *calls = call->exchange.instance->calls;
+    pthread_mutex_lock(&calls->spare_lock);
+    bool keep = calls->spare_count < SPARES;
     if (keep) {
-        call->spare_next = spares;
-        spares = call;
-        spare_count++;
+        call->spare_next = calls->spares;
+        calls->spares = call;
+        calls->spare_count++;
     }
-    pthread_mutex_unlock(&spare_lock);
+    pthread_mutex_unlock(&calls->spare_lock);
     if (!keep)
         free(call);
 }
 
-int bmi__calls_start(void)
+int bmi__calls_open(struct bmi_instance *instance)
 {
+    struct bmi__calls *calls = calloc(1, sizeof *calls);
+    if (calls == NULL)
+        return -ENOMEM;
     unsigned first = 0;
-    int status = bmi__random(&first, sizeof first);
-    atomic_store(&numbers, first);
+    pthread_mutex_init(&calls->spare_lock, NULL);
+    instance->calls = calls;
+    int status = bmi__random(instance, &first, sizeof first);
+    atomic_init(&calls->numbers, first);
     return status;
 }
 
-void bmi__calls_stop(void)
+void bmi__calls_close(struct bmi_instance *instance)
 {
-    while (spares != NULL) {
-        struct call *call = spares;
-        spares = call->spare_next;
+    struct bmi__calls *calls = instance->calls;
+    while (calls != NULL && calls->spares != NULL) {
+        struct call *call = calls->spares;
+        calls->spares = call->spare_next;
         free(call);
     }
-    spare_count = 0;
+    free(calls);
+    instance->calls = NULL;
 }
 
 static void call_release(struct call *call)
@@ -167,9 +178,11 @@ static void head_write(struct call *call, const char *service)
     request->sizes[MESSAGE_HEAD] = (bmi_size_t)bmi__rpc_head_encode(call->head, &head);
 }
 
-int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unpack unpack,
-                   void *argument, const struct bmi_rpc_options *options, struct call **result)
+int bmi__call_make(struct bmi_instance *instance, const char *service, struct bmi_message *request,
+                   bmi_rpc_unpack unpack, void *argument, const struct bmi_rpc_options *options,
+                   struct call **result)
 {
+    struct bmi__calls *calls = instance->calls;
     if (service == NULL || service[0] == '\0')
         return -BMI_EINVAL;
     if (strnlen(service, BMI_RPC_NAME_MAX) == BMI_RPC_NAME_MAX)
@@ -179,22 +192,22 @@ int bmi__call_make(const char *service, struct bmi_message *request, bmi_rpc_unp
     int status = request != NULL ? bmi__message_close(request) : 0;
     if (status < 0)
         return status;
-    struct call *call = call_take();
+    struct call *call = call_take(calls);
     if (call == NULL)
         return -BMI_ENOMEM;
     memset(call, 0, offsetof(struct call, reply_bytes));
     bmi__message_init(&call->reply);
-    bmi__exchange_init(&call->exchange, true, (int32_t)atomic_fetch_add(&numbers, 1), call_step,
-                       call_late);
+    bmi__exchange_init(instance, &call->exchange, true,
+                       (int32_t)atomic_fetch_add(&calls->numbers, 1), call_step, call_late);
     call->request = request != NULL ? request : bmi_message_new();
     call->unpack = unpack;
     call->argument = argument;
     if (options != NULL) {
         call->reply_max = options->reply_max;
         call->one_way = options->one_way;
-        call->due_ns = options->timeout_ms > 0
-                           ? bmi__monotonic_ns() + (uint64_t)options->timeout_ms * 1000000u
-                           : 0;
+        call->due_ns = options->timeout_ms > 0 ? bmi__instance_now_ns(instance) +
+                                                     (uint64_t)options->timeout_ms * 1000000u
+                                               : 0;
     }
     if (call->request == NULL || (request == NULL && bmi__message_close(call->request) < 0)) {
         call_release(call);
@@ -228,9 +241,9 @@ static void deadline_set(struct call *call)
 {
     if (call->due_ns == 0)
         return;
-    uint64_t now = bmi__monotonic_ns();
+    uint64_t now = bmi__instance_now_ns(call->exchange.instance);
     call->deadline.expired = deadline_expired;
-    bmi_method_timer_set(&call->deadline,
+    bmi_method_timer_set(call->exchange.instance, &call->deadline,
                          call->due_ns > now ? (call->due_ns - now + 999999) / 1000000 : 0);
 }
 

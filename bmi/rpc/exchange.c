@@ -5,8 +5,10 @@
 #include "bmi/rpc/exchange.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/probe.h"
 #include "bmi/connection/join.h"
 #include "bmi/connection/peer_end.h"
@@ -19,11 +21,13 @@
 
 static void part_done_locked(struct peer *peer, struct op *op);
 
-/* The context of parts, and of operations that only keep an exchange in its peer's list. */
-static struct context parts_context = {.direct = part_done_locked};
+struct bmi__exchanges {
+    /* Of parts, and of operations that only keep an exchange in its peer's list. */
+    struct context parts_context;
+};
 
-void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
-                        void (*step)(struct bmi_deferred *work),
+void bmi__exchange_init(struct bmi_instance *instance, struct exchange *exchange, bool is_call,
+                        int32_t number, void (*step)(struct bmi_deferred *work),
                         void (*late)(struct bmi_deferred *late))
 {
     memset(exchange, 0, sizeof *exchange);
@@ -31,6 +35,7 @@ void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
     exchange->late.run = late;
     exchange->is_call = is_call;
     exchange->number = number;
+    exchange->instance = instance;
 }
 
 struct exchange *bmi__exchange_of_late(struct bmi_deferred *late)
@@ -41,7 +46,7 @@ struct exchange *bmi__exchange_of_late(struct bmi_deferred *late)
 void bmi__exchange_late(struct exchange *exchange, unsigned late_work)
 {
     exchange->late_work |= late_work;
-    bmi_method_defer(&exchange->late);
+    bmi_method_defer(exchange->instance, &exchange->late);
 }
 
 void bmi__exchange_posted_locked(struct exchange *exchange, struct op *op)
@@ -104,24 +109,24 @@ int bmi__exchange_tombstones_locked(const struct peer *peer)
 
 void bmi__exchange_soon(struct exchange *exchange)
 {
-    bmi__work_soon(&exchange->work);
+    bmi__work_soon(exchange->instance, &exchange->work);
 }
 
-static struct op *op_make(enum op_kind kind, wire_tag tag)
+static struct op *op_make(struct bmi_instance *instance, enum op_kind kind, wire_tag tag)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(instance);
     if (op == NULL)
         return NULL;
     op->kind = (uint8_t)kind;
     op->tag = tag;
-    atomic_store_explicit(&op->context, &parts_context, memory_order_release);
+    atomic_store_explicit(&op->context, &instance->exchanges->parts_context, memory_order_release);
     atomic_store(&op->state, OP_PENDING);
     return op;
 }
 
 bool bmi__exchange_adopt_locked(struct peer *peer, struct exchange *exchange)
 {
-    struct op *op = op_make(OP_EXCHANGE, 0);
+    struct op *op = op_make(peer->instance, OP_EXCHANGE, 0);
     if (op == NULL)
         return false;
     op->buffer = exchange;
@@ -220,8 +225,8 @@ void bmi__part_send_locked(struct peer *peer, struct exchange *exchange, int whi
 {
     bool head = which == PART_HEAD && exchange->is_call;
     enum wire_space space = exchange->is_call ? SPACE_REQUEST : SPACE_REPLY;
-    struct op *op =
-        op_make(head ? OP_SEND_UNEXPECTED : OP_SEND, wire_tag_of(space, exchange->number));
+    struct op *op = op_make(peer->instance, head ? OP_SEND_UNEXPECTED : OP_SEND,
+                            wire_tag_of(space, exchange->number));
     if (op != NULL) {
         list_set(op, buffers, sizes, count, total);
         op->flags = head ? 0 : OP_UNASKED;
@@ -266,7 +271,7 @@ void bmi__part_receive_locked(struct peer *peer, struct exchange *exchange, int 
                               bmi_size_t total)
 {
     enum wire_space space = exchange->is_call ? SPACE_REPLY : SPACE_REQUEST;
-    struct op *op = op_make(OP_RECV, wire_tag_of(space, exchange->number));
+    struct op *op = op_make(peer->instance, OP_RECV, wire_tag_of(space, exchange->number));
     if (op != NULL)
         list_set(op, buffers, sizes, count, total);
     part_start_locked(peer, exchange, &exchange->in[which], op);
@@ -337,7 +342,7 @@ void bmi__exchange_end_locked(struct op *op, int error)
 static void free_one(struct op *op, void *argument)
 {
     (void)argument;
-    if (op->kind != OP_EXCHANGE || atomic_load(&op->state) == OP_FREE || op->buffer == NULL)
+    if (op->kind != OP_EXCHANGE || op->buffer == NULL)
         return;
     struct exchange *exchange = op->buffer;
     op->buffer = NULL;
@@ -347,7 +352,26 @@ static void free_one(struct op *op, void *argument)
         bmi__request_free(exchange);
 }
 
-void bmi__exchanges_free(void)
+void bmi__exchanges_free(struct bmi_instance *instance)
 {
-    bmi__op_each(free_one, NULL);
+    bmi__op_each(instance, free_one, NULL);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__exchanges_open(struct bmi_instance *instance)
+{
+    struct bmi__exchanges *exchanges = calloc(1, sizeof *exchanges);
+    if (exchanges == NULL)
+        return -ENOMEM;
+    exchanges->parts_context.instance = instance;
+    exchanges->parts_context.direct = part_done_locked;
+    instance->exchanges = exchanges;
+    return 0;
+}
+
+void bmi__exchanges_close(struct bmi_instance *instance)
+{
+    free(instance->exchanges);
+    instance->exchanges = NULL;
 }

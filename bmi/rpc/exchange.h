@@ -45,8 +45,9 @@ struct part {
 struct exchange {
     struct bmi_deferred work; /* its step; first */
     struct bmi_deferred late; /* what the step left for later */
-    unsigned late_work;       /* poller: which */
-    struct op *op;            /* in its peer's list */
+    struct bmi_instance *instance;
+    unsigned late_work; /* poller: which */
+    struct op *op;      /* in its peer's list */
     struct part out[PARTS], in[PARTS];
     uint32_t outstanding; /* parts under way */
     uint32_t absent;      /* bits of parts to receive that their sender has withdrawn */
@@ -59,8 +60,8 @@ struct exchange {
 };
 
 /* Prepares an exchange of zeroes. */
-void bmi__exchange_init(struct exchange *exchange, bool is_call, int32_t number,
-                        void (*step)(struct bmi_deferred *work),
+void bmi__exchange_init(struct bmi_instance *instance, struct exchange *exchange, bool is_call,
+                        int32_t number, void (*step)(struct bmi_deferred *work),
                         void (*late)(struct bmi_deferred *late));
 struct exchange *bmi__exchange_of_late(struct bmi_deferred *late);
 /* Leaves work for later. Poller. */
@@ -123,12 +124,15 @@ bool bmi__parts_none_locked(const struct part parts[PARTS]);
 
 /* struct bmi__upcalls */
 void bmi__exchange_end_locked(struct op *op, int error);
-/* Frees all exchanges: the library ends, and no operation is under way. */
-void bmi__exchanges_free(void);
+/* Frees all exchanges: the instance ends, and no operation is under way. */
+void bmi__exchanges_free(struct bmi_instance *instance);
 
 /* call.c and serve.c */
 void bmi__call_start_locked(struct peer *peer, struct op *op);
 void bmi__call_free(struct exchange *exchange);
 void bmi__request_free(struct exchange *exchange);
+
+int bmi__exchanges_open(struct bmi_instance *instance);
+void bmi__exchanges_close(struct bmi_instance *instance);
 
 #endif

@@ -24,62 +24,18 @@
 #include <string.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/probe.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/address.h"
 #include "bmi/connection/unexpected.h"
 #include "bmi/protocol/frames.h"
 #include "bmi/rpc/exchange.h"
+#include "bmi/rpc/request.h"
 #include "bmi/rpc/serve.h"
 #include "bmi/rpc/services.h"
 #include "bmi/state/liveness.h"
 #include "bmi/task.h"
-
-enum stage {
-    ARRIVED, /* nothing was looked at */
-    STREAM,  /* its stream travels apart and is being received */
-    UNPACK,  /* the service unpacks next */
-    UNPACKING,
-    DEFERRED, /* the program unpacks, later */
-    BODY,     /* its body is being received */
-    READY,    /* `run` is queued */
-    RUNNING,
-    FORWARDED,
-    ENDING /* by the service, or by the library: the rest of its messages is awaited */
-};
-
-struct bmi_rpc_request {
-    struct exchange exchange; /* first */
-    enum stage stage; /* peer's lock; the rest is the poller's, or of the thread that runs it */
-    struct service *service; /* NULL: none */
-    BMI_addr_t address;
-    void *bytes; /* of the header's message, lent from the core */
-    struct rpc_head head;
-    int head_length;
-    uint8_t *stream; /* that travels apart */
-    struct bmi_message arguments;
-    struct bmi_message *reply;
-    struct forwarding *forwarding; /* NULL: not forwarded */
-    void *data;
-    struct bmi_deferred run; /* of `run`, outside of all locks */
-    struct bmi_task task;    /* BMI_RPC_BLOCKING */
-    struct bmi_timer timer;  /* poller: the service's time-out */
-    enum stage waits_in;     /* poller: the stage that the timer is set for; ARRIVED: not set */
-    int steps;               /* poller: of that time, which have gone by */
-    int status;              /* with which it ends: a negated errno or a BMI error */
-    bool cancel_arrived;     /* peer's lock */
-    bool timed_out;          /* peer's lock: the timer has expired */
-    bool reply_withdrawn;    /* poller: the time-out of the reply is over */
-    bool answered;           /* the reply was sent, or there is none to send */
-    atomic_bool taken;       /* bmi_rpc_reply, bmi_rpc_fail, or bmi_rpc_forward ends it */
-    bool service_knows;      /* a function of the service was called */
-    bool told;               /* `cancelled`, or that of the forwarding, was called or is to be */
-    bool resumed;            /* bmi_rpc_resume was called before `arrived` had returned */
-    atomic_bool is_cancelled;
-    void *list_buffer;
-    bmi_size_t list_size;
-    uint8_t reply_head[RPC_HEAD_MAX];
-};
 
 enum action { NOTHING, AGAIN, READ_HEAD, CALL_ARRIVED, RUN };
 
@@ -108,7 +64,8 @@ static struct bmi_rpc_request *request_make_locked(struct peer *peer, int32_t nu
     if (request == NULL)
         return NULL;
     memset(request, 0, sizeof *request);
-    bmi__exchange_init(&request->exchange, false, number, request_step, request_late);
+    bmi__exchange_init(peer->instance, &request->exchange, false, number, request_step,
+                       request_late);
     bmi__message_init(&request->arguments);
     if (bmi__exchange_adopt_locked(peer, &request->exchange))
         return request;
@@ -143,7 +100,7 @@ static void request_free(struct bmi_rpc_request *request)
 {
     if (request->service != NULL) {
         atomic_fetch_sub(&request->service->running, 1);
-        bmi__service_put(request->service);
+        bmi__service_put(request->exchange.instance, request->service);
     }
     if (request->forwarding != NULL)
         request->forwarding->release(request->forwarding);
@@ -153,7 +110,7 @@ static void request_free(struct bmi_rpc_request *request)
     free(request);
 }
 
-/* The service frees its own memory also where the library ends first. */
+/* The service frees its own memory also where the instance ends first. */
 void bmi__request_free(struct exchange *exchange)
 {
     struct bmi_rpc_request *request = (struct bmi_rpc_request *)exchange;
@@ -295,42 +252,22 @@ static void run_deferred(struct bmi_deferred *deferred)
     run_now((struct bmi_rpc_request *)((char *)deferred - offsetof(struct bmi_rpc_request, run)));
 }
 
-/* Tasks that are queued or run: the library does not end before them. */
-static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t tasks_none = PTHREAD_COND_INITIALIZER;
-static int tasks; /* tasks_lock */
-
-static void tasks_add(int change)
-{
-    pthread_mutex_lock(&tasks_lock);
-    tasks += change;
-    if (tasks == 0)
-        pthread_cond_broadcast(&tasks_none);
-    pthread_mutex_unlock(&tasks_lock);
-}
-
-void bmi__requests_wait(void)
-{
-    pthread_mutex_lock(&tasks_lock);
-    while (tasks > 0)
-        pthread_cond_wait(&tasks_none, &tasks_lock);
-    pthread_mutex_unlock(&tasks_lock);
-}
-
 static enum bmi_task_status run_task(struct bmi_task *task, void *argument)
 {
+    struct bmi_rpc_request *request = argument;
+    struct bmi_instance *instance = request->exchange.instance;
     (void)task;
-    run_now(argument);
-    tasks_add(-1);
+    run_now(request);
+    bmi__requests_add(instance, -1);
     return BMI_TASK_GONE; /* it may have ended, and be freed */
 }
 
 /* The manager stops. */
 static enum bmi_task_status run_cancelled(struct bmi_task *task, void *argument)
 {
+    const struct bmi_rpc_request *request = argument;
     (void)task;
-    (void)argument;
-    tasks_add(-1);
+    bmi__requests_add(request->exchange.instance, -1);
     return BMI_TASK_GONE;
 }
 
@@ -342,13 +279,13 @@ static void run_queue(struct bmi_rpc_request *request)
                                                    .cancelled = run_cancelled};
     if ((request->service->calls.options & BMI_RPC_BLOCKING) &&
         bmi_task_prepare(&request->task, NULL, &attributes) == 0) {
-        tasks_add(1);
+        bmi__requests_add(request->exchange.instance, 1);
         if (bmi_task_submit(&request->task) == 0)
             return;
-        tasks_add(-1);
+        bmi__requests_add(request->exchange.instance, -1);
     }
     request->run = (struct bmi_deferred){.run = run_deferred};
-    bmi_method_defer(&request->run);
+    bmi_method_defer(request->exchange.instance, &request->run);
 }
 
 /* ---- the time-out ---------------------------------------------------------------------------- */
@@ -363,7 +300,7 @@ static uint64_t step_time(const struct bmi_rpc_request *request)
 {
     int64_t wait_ms = request->service != NULL ? request->service->calls.timeout_ms : 0;
     if (wait_ms > 0 && request->reply_withdrawn) /* the grace of receives, and its ticks */
-        wait_ms += bmi__setting(SETTING_CANCEL_GRACE) * 5 / 4 + 5;
+        wait_ms += bmi__setting(request->exchange.instance, SETTING_CANCEL_GRACE) * 5 / 4 + 5;
     return (uint64_t)(wait_ms + STEPS - 1) / STEPS;
 }
 
@@ -373,7 +310,7 @@ static void timer_expired(struct bmi_timer *timer)
         (struct bmi_rpc_request *)((char *)timer - offsetof(struct bmi_rpc_request, timer));
     struct peer *peer = bmi__exchange_lock(&request->exchange);
     if (++request->steps < STEPS) {
-        bmi_method_timer_set(timer, step_time(request));
+        bmi_method_timer_set(timer->instance, timer, step_time(request));
     } else {
         request->timed_out = true;
         bmi__exchange_soon(&request->exchange);
@@ -389,7 +326,7 @@ static enum action wait_locked(struct bmi_rpc_request *request)
         request->waits_in = request->stage;
         request->steps = 0;
         request->timer.expired = timer_expired;
-        bmi_method_timer_set(&request->timer, time_ms);
+        bmi_method_timer_set(request->exchange.instance, &request->timer, time_ms);
     }
     return NOTHING;
 }
@@ -477,7 +414,7 @@ static void withdrawn_send_locked(struct peer *peer, struct bmi_rpc_request *req
 
 static void head_look(struct bmi_rpc_request *request)
 {
-    request->service = bmi__service_get(request->head.name);
+    request->service = bmi__service_get(request->exchange.instance, request->head.name);
     if (request->service == NULL)
         return;
     atomic_fetch_add(&request->service->requests, 1);
@@ -495,7 +432,8 @@ static bool stream_fits_locked(const struct peer *peer, const struct bmi_rpc_req
         if (other != NULL && !other->exchange.is_call && other->stream != NULL)
             held += other->head.stream;
     }
-    return held == 0 || held + request->head.stream <= (uint64_t)bmi__setting(SETTING_PEER_MEMORY);
+    return held == 0 || held + request->head.stream <=
+                            (uint64_t)bmi__setting(peer->instance, SETTING_PEER_MEMORY);
 }
 
 /* A stream's memory went back, or was enough: the oldest request that waits for some looks again.
@@ -760,41 +698,4 @@ static void request_late(struct bmi_deferred *late)
         parts_withdraw(request);
     if (work & (LATE_WITHDRAW | LATE_TIMED_OUT))
         bmi__exchange_soon(&request->exchange);
-}
-
-/* ---- accessors ------------------------------------------------------------------------------- */
-
-BMI_addr_t bmi_rpc_address(const struct bmi_rpc_request *request)
-{
-    return request->address;
-}
-
-void *bmi_rpc_argument(const struct bmi_rpc_request *request)
-{
-    return request->service->calls.argument;
-}
-
-struct bmi_message *bmi_rpc_arguments(struct bmi_rpc_request *request)
-{
-    return &request->arguments;
-}
-
-void bmi_rpc_set_data(struct bmi_rpc_request *request, void *data)
-{
-    request->data = data;
-}
-
-void *bmi_rpc_data(const struct bmi_rpc_request *request)
-{
-    return request->data;
-}
-
-bool bmi_rpc_is_cancelled(const struct bmi_rpc_request *request)
-{
-    return atomic_load(&request->is_cancelled);
-}
-
-bool bmi_rpc_is_one_way(const struct bmi_rpc_request *request)
-{
-    return (request->head.flags & RPC_ONE_WAY) != 0;
 }

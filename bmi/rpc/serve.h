@@ -7,6 +7,8 @@
 
 #include "bmi/rpc/exchange.h"
 
+struct bmi_instance;
+
 /* struct bmi__upcalls: a message of SPACE_REQUEST. Returns whether the buffer is the callee's. */
 bool bmi__request_arrived_locked(struct peer *peer, int32_t number, void *buffer, bmi_size_t size);
 /* The same: a CANCEL. */
@@ -26,7 +28,11 @@ int bmi__request_forward(struct bmi_rpc_request *request, struct forwarding *for
 /* Ends it with an errno, a BMI error, or this reply, which it takes. Poller, no lock. */
 void bmi__request_forwarded(struct bmi_rpc_request *request, int status, struct bmi_message *reply);
 
+struct bmi_instance *bmi__request_instance(const struct bmi_rpc_request *request);
 /* Waits until no `run` is queued or under way in the blocking pool. */
-void bmi__requests_wait(void);
+void bmi__requests_wait(struct bmi_instance *instance);
+
+int bmi__requests_open(struct bmi_instance *instance);
+void bmi__requests_close(struct bmi_instance *instance);
 
 #endif

@@ -9,6 +9,8 @@
 
 #include "bmi/rpc.h"
 
+struct bmi_instance;
+
 struct service {
     struct service *next; /* table */
     struct bmi_rpc_service calls;
@@ -22,9 +24,11 @@ struct service {
 extern const struct bmi_rpc_service bmi__builtin_service;
 
 /* The service of that name, with a reference; NULL: none. Any thread. */
-struct service *bmi__service_get(const char *name);
-void bmi__service_put(struct service *service);
+struct service *bmi__service_get(struct bmi_instance *instance, const char *name);
+void bmi__service_put(struct bmi_instance *instance, struct service *service);
 /* Forgets all. No request is left. */
-void bmi__services_stop(void);
+void bmi__services_stop(struct bmi_instance *instance);
+int bmi__services_open(struct bmi_instance *instance);
+void bmi__services_close(struct bmi_instance *instance);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct bmi_instance;
 struct kept_option;
 struct peer;
 struct running_method;
@@ -27,6 +28,7 @@ struct host {
 };
 
 struct address {
+    _Atomic(struct bmi_instance *) instance; /* NULL: free */
     atomic_uint generation;
     uint32_t losses; /* number of connections that ended; its peer's lock */
     _Atomic(struct peer *) peer;

@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/waiters.h"
 #include "bmi/progress/wakeup.h"
@@ -25,17 +26,21 @@ enum { CONTEXTS = 1 << 16 };
 
 static _Atomic(struct context *) contexts[CONTEXTS];
 static atomic_uint slots_used; /* slots that were ever in use; grows under table_lock */
-static atomic_uint open_count;
-static _Atomic(struct context *) last_only; /* bmi__context_only's last result; checked again */
-
-/* Contexts that a program polls and that are not signalled. An unexpected message signals all of
- * them and empties the list. A context returns to it when the program has looked, so that one
- * signal is given for each look. */
-static pthread_mutex_t quiet_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
-static _Atomic(struct context *) quiet_first;                  /* quiet_lock; read without it */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t generations; /* table_lock; never starts again, so that no id of an earlier
                                 initialization is an id of this one */
+
+/* What an instance knows of its contexts. */
+struct bmi__contexts {
+    atomic_uint open_count;
+    _Atomic(struct context *) last_only; /* bmi__context_only's last result; checked again */
+
+    /* Contexts that a program polls and that are not signalled. An unexpected message signals all
+     * of them and empties the list. A context returns to it when the program has looked, so that
+     * one signal is given for each look. */
+    pthread_mutex_t quiet_lock;            /* innermost */
+    _Atomic(struct context *) quiet_first; /* quiet_lock; read without it */
+};
 
 static struct context *context_make(uint32_t slot)
 {
@@ -67,20 +72,22 @@ static struct context *context_claim_locked(void)
     return context;
 }
 
-int bmi__context_open(bmi_context_id *id)
+int bmi__context_open(struct bmi_instance *instance, bmi_context_id *id)
 {
+    struct bmi__contexts *all = instance->contexts;
     pthread_mutex_lock(&table_lock);
     struct context *context = context_claim_locked();
     if (context != NULL) {
         generations = (generations + 1) & 0x7fffffff;
         context->generation = generations;
+        context->instance = instance;
         context->id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
         context->completions = context->immediate = 0;
         atomic_store(&context->claimed, true);
         atomic_store(&context->hidden, false);
         atomic_store(&context->completions_only, false);
         atomic_store(&context->open, true);
-        atomic_fetch_add(&open_count, 1);
+        atomic_fetch_add(&all->open_count, 1);
         *id = context->id;
     }
     pthread_mutex_unlock(&table_lock);
@@ -89,7 +96,8 @@ int bmi__context_open(bmi_context_id *id)
 
 static void quiet_remove(struct context *context)
 {
-    pthread_mutex_lock(&quiet_lock);
+    struct bmi__contexts *all = context->instance->contexts;
+    pthread_mutex_lock(&all->quiet_lock);
     if (context->quiet_place != NULL) {
         atomic_store(context->quiet_place, context->quiet_next);
         struct context *next = atomic_load(&context->quiet_next);
@@ -97,21 +105,22 @@ static void quiet_remove(struct context *context)
             next->quiet_place = context->quiet_place;
         context->quiet_place = NULL;
     }
-    pthread_mutex_unlock(&quiet_lock);
+    pthread_mutex_unlock(&all->quiet_lock);
 }
 
 static void quiet_add(struct context *context)
 {
-    pthread_mutex_lock(&quiet_lock);
+    struct bmi__contexts *all = context->instance->contexts;
+    pthread_mutex_lock(&all->quiet_lock);
     if (context->quiet_place == NULL && !atomic_load(&context->completions_only)) {
-        struct context *first = atomic_load(&quiet_first);
+        struct context *first = atomic_load(&all->quiet_first);
         atomic_store(&context->quiet_next, first);
-        context->quiet_place = &quiet_first;
+        context->quiet_place = &all->quiet_first;
         if (first != NULL)
             first->quiet_place = &context->quiet_next;
-        atomic_store(&quiet_first, context);
+        atomic_store(&all->quiet_first, context);
     }
-    pthread_mutex_unlock(&quiet_lock);
+    pthread_mutex_unlock(&all->quiet_lock);
 }
 
 static void descriptors_close_locked(struct context *context)
@@ -128,6 +137,8 @@ static void descriptors_close_locked(struct context *context)
 
 void bmi__context_release(struct context *context)
 {
+    struct bmi_instance *instance = context->instance;
+    struct bmi__contexts *all = instance->contexts;
     bmi__context_set_hook(context, NULL, NULL);
     bmi_lock_take(&context->lock);
     descriptors_close_locked(context);
@@ -135,11 +146,12 @@ void bmi__context_release(struct context *context)
     pthread_mutex_lock(&table_lock);
     bool counted = atomic_exchange(&context->open, false) && !atomic_load(&context->hidden);
     if (counted)
-        atomic_fetch_sub(&open_count, 1);
+        atomic_fetch_sub(&all->open_count, 1);
     atomic_store(&context->claimed, false);
     pthread_mutex_unlock(&table_lock);
+    /* another may be the only context, and have completions */
     if (counted)
-        bmi__progress_notify(NULL, 0); /* another may be the only context, and have completions */
+        bmi__progress_notify(instance, NULL, 0);
 }
 
 struct context *bmi__context_find(bmi_context_id id)
@@ -153,13 +165,14 @@ struct context *bmi__context_find(bmi_context_id id)
     return context;
 }
 
-void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *argument)
+void bmi__context_each(struct bmi_instance *instance,
+                       void (*visit)(bmi_context_id id, void *argument), void *argument)
 {
     pthread_mutex_lock(&table_lock);
     unsigned used = atomic_load(&slots_used);
     for (unsigned i = 0; i < used; i++) {
         struct context *context = atomic_load(&contexts[i]);
-        if (atomic_load(&context->open))
+        if (atomic_load(&context->open) && context->instance == instance)
             visit(context->id, argument);
     }
     pthread_mutex_unlock(&table_lock);
@@ -167,10 +180,12 @@ void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *a
 
 void bmi__context_hide(struct context *context)
 {
+    struct bmi__contexts *all = context->instance->contexts;
     if (atomic_exchange(&context->hidden, true))
         return;
-    atomic_fetch_sub(&open_count, 1);
-    bmi__progress_notify(NULL, 0); /* another may be the only context, and have completions */
+    atomic_fetch_sub(&all->open_count, 1);
+    /* another may be the only context, and have completions */
+    bmi__progress_notify(context->instance, NULL, 0);
 }
 
 void bmi__context_completions_only(struct context *context)
@@ -178,40 +193,35 @@ void bmi__context_completions_only(struct context *context)
     atomic_store(&context->completions_only, true);
 }
 
-struct context *bmi__context_only(void)
+static bool is_programs(const struct context *context, const struct bmi_instance *instance)
 {
-    if (atomic_load_explicit(&open_count, memory_order_relaxed) != 1)
+    return atomic_load(&context->open) && !atomic_load(&context->hidden) &&
+           context->instance == instance;
+}
+
+struct context *bmi__context_only(struct bmi_instance *instance)
+{
+    struct bmi__contexts *all = instance->contexts;
+    if (atomic_load_explicit(&all->open_count, memory_order_relaxed) != 1)
         return NULL;
-    struct context *last = atomic_load(&last_only);
-    if (last != NULL && atomic_load(&last->open) && !atomic_load(&last->hidden))
+    struct context *last = atomic_load(&all->last_only);
+    if (last != NULL && is_programs(last, instance))
         return last;
     unsigned used = atomic_load(&slots_used);
     for (unsigned i = 0; i < used; i++) {
         struct context *context = atomic_load(&contexts[i]);
-        if (!atomic_load(&context->open) || atomic_load(&context->hidden))
+        if (!is_programs(context, instance))
             continue;
-        atomic_store(&last_only, context);
+        atomic_store(&all->last_only, context);
         return context;
     }
     return NULL;
 }
 
-void bmi__contexts_free(void)
-{
-    unsigned used = atomic_exchange(&slots_used, 0);
-    for (unsigned i = 0; i < used; i++) {
-        struct context *context = atomic_exchange(&contexts[i], NULL);
-        descriptors_close_locked(context);
-        free(context);
-    }
-    atomic_store(&open_count, 0);
-    atomic_store(&last_only, NULL);
-}
-
 /* Whether an unexpected message waits for which the context's descriptor must become readable. */
 static bool message_to_tell(struct context *context)
 {
-    return !atomic_load(&context->completions_only) && bmi__unexpected_waiting();
+    return !atomic_load(&context->completions_only) && bmi__unexpected_waiting(context->instance);
 }
 
 static void signal_locked(struct context *context)
@@ -271,7 +281,7 @@ void bmi__context_complete(struct op *op)
         signal_locked(context);
         bmi_lock_give(&context->lock);
     }
-    bmi__progress_notify(&context->waiters, id);
+    bmi__progress_notify(context->instance, &context->waiters, id);
     hook_call(context);
 }
 
@@ -341,12 +351,12 @@ bool bmi__context_unclaimed(struct context *context)
 {
     if (atomic_load(&context->waiters.count) == 0)
         return bmi__context_has(context);
-    if (bmi__waiters_claim(&context->waiters, 0))
+    if (bmi__waiters_claim(context->instance, &context->waiters, 0))
         return false;
     bmi_lock_take(&context->lock);
     gather_locked(context);
     struct op *op = context->ready.first;
-    while (op != NULL && bmi__waiters_claim(&context->waiters, bmi__op_id(op)))
+    while (op != NULL && bmi__waiters_claim(context->instance, &context->waiters, bmi__op_id(op)))
         op = op->next;
     bmi_lock_give(&context->lock);
     return op != NULL;
@@ -419,7 +429,7 @@ static int fd_make_locked(struct context *context)
     int event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (event_fd < 0 || poll_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
-        epoll_ctl(poll_fd, EPOLL_CTL_ADD, bmi__progress_fd(), &event) < 0) {
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, bmi__progress_fd(context->instance), &event) < 0) {
         int error = errno == EINVAL ? EMFILE : errno; /* the kernel limits nested epoll sets */
         if (event_fd >= 0)
             close(event_fd);
@@ -429,7 +439,7 @@ static int fd_make_locked(struct context *context)
     }
     atomic_store(&context->event_fd, event_fd);
     quiet_add(context);
-    bmi__progress_fd_used();
+    bmi__progress_fd_used(context->instance);
     return context->poll_fd = poll_fd;
 }
 
@@ -445,16 +455,65 @@ int bmi__context_fd(struct context *context)
     return fd;
 }
 
-void bmi__contexts_signal(void)
+void bmi__contexts_signal(struct bmi_instance *instance)
 {
-    while (atomic_load(&quiet_first) != NULL) {
-        pthread_mutex_lock(&quiet_lock);
-        struct context *context = atomic_load(&quiet_first);
-        pthread_mutex_unlock(&quiet_lock);
+    struct bmi__contexts *all = instance->contexts;
+    while (atomic_load(&all->quiet_first) != NULL) {
+        pthread_mutex_lock(&all->quiet_lock);
+        struct context *context = atomic_load(&all->quiet_first);
+        pthread_mutex_unlock(&all->quiet_lock);
         if (context == NULL)
             return;
         bmi_lock_take(&context->lock);
         signal_locked(context);
         bmi_lock_give(&context->lock);
     }
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int bmi__contexts_open(struct bmi_instance *instance)
+{
+    struct bmi__contexts *all = calloc(1, sizeof *all);
+    if (all == NULL)
+        return -ENOMEM;
+    pthread_mutex_init(&all->quiet_lock, NULL);
+    instance->contexts = all;
+    return 0;
+}
+
+static void drop_completions(struct context *context)
+{
+    struct op *op;
+    while (bmi__context_take(context, &op, 1) == 1)
+        bmi__op_give(op);
+}
+
+/* The memory of its contexts stays in the table for later ones. */
+void bmi__contexts_close(struct bmi_instance *instance)
+{
+    if (instance->contexts == NULL)
+        return;
+    pthread_mutex_lock(&table_lock);
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        struct context *context = atomic_load(&contexts[i]);
+        if (!atomic_load(&context->claimed) || context->instance != instance)
+            continue;
+        drop_completions(context);
+        descriptors_close_locked(context);
+        atomic_store(&context->hook, NULL);
+        atomic_store(&context->open, false);
+        atomic_store(&context->claimed, false);
+    }
+    pthread_mutex_unlock(&table_lock);
+    free(instance->contexts);
+    instance->contexts = NULL;
+}
+
+void bmi__context_table_free(void)
+{
+    unsigned used = atomic_exchange(&slots_used, 0);
+    for (unsigned i = 0; i < used; i++)
+        free(atomic_exchange(&contexts[i], NULL));
 }

@@ -19,6 +19,8 @@
 #include "bmi/progress/waiters.h"
 #include "bmi/state/op.h"
 
+struct bmi_instance;
+
 /* The thread that completed an operation of the context calls this, after the operation can be
  * taken out. Any lock may be held, so the hook may submit a task or notify, and nothing else.
  * `unexpected` is false; for those messages see bmi__unexpected_set_hook. */
@@ -27,6 +29,7 @@ typedef void (*bmi__context_hook)(void *argument, bool unexpected);
 struct peer;
 
 struct context {
+    _Atomic(struct bmi_instance *) instance; /* set before `open` */
     /* An internal context: takes a completed operation at once, with its peer's lock held; the
      * operation is the callee's. NULL: it is queued. Set before the first use. */
     void (*direct)(struct peer *peer, struct op *op);
@@ -66,19 +69,23 @@ static inline struct context *waiter_context(const struct waiter *waiter)
     return (struct context *)((char *)waiter->list - offsetof(struct context, waiters));
 }
 
-int bmi__context_open(bmi_context_id *id);
+int bmi__context_open(struct bmi_instance *instance, bmi_context_id *id);
 void bmi__context_release(struct context *context);
 /* NULL: no such context. */
 struct context *bmi__context_find(bmi_context_id id);
-/* Calls that for each open context. */
-void bmi__context_each(void (*visit)(bmi_context_id id, void *argument), void *argument);
+/* Calls that for each open context of the instance. */
+void bmi__context_each(struct bmi_instance *instance,
+                       void (*visit)(bmi_context_id id, void *argument), void *argument);
 /* Marks a context of the library itself, for example of flows. bmi__context_only ignores it. */
 void bmi__context_hide(struct context *context);
 /* Unexpected messages do not make its descriptor readable: a job context takes them by its hook. */
 void bmi__context_completions_only(struct context *context);
-/* The only open context of the program's, or NULL if there are none or several. */
-struct context *bmi__context_only(void);
-void bmi__contexts_free(void);
+/* The only open context of the program's in the instance, or NULL if there are none or several. */
+struct context *bmi__context_only(struct bmi_instance *instance);
+int bmi__contexts_open(struct bmi_instance *instance);
+void bmi__contexts_close(struct bmi_instance *instance);
+/* Frees the process's table. No instance is open. */
+void bmi__context_table_free(void);
 
 /* Sets a context's hook if it has none, or removes it (NULL). After a removal returns, the hook is
  * not running. Call neither from within the hook, nor with a lock held that the hook takes. */
@@ -102,6 +109,6 @@ bool bmi__context_take_op(struct context *context, struct op *op, bmi_op_id_t id
 /* The descriptor to poll. Returns it or an errno. */
 int bmi__context_fd(struct context *context);
 /* An unexpected message waits: makes the descriptors of contexts readable. */
-void bmi__contexts_signal(void);
+void bmi__contexts_signal(struct bmi_instance *instance);
 
 #endif

@@ -4,46 +4,41 @@
  */
 #include "bmi/state/library.h"
 
+#include "bmi/base/instance.h"
 #include <stdatomic.h>
 #include <stddef.h>
 
-const struct bmi__upcalls *bmi__upcalls;
-
-static atomic_bool running;
-static atomic_bool auto_references;
-static atomic_int unexpected_waiting;
-
-bool bmi__running(void)
+bool bmi__running(const struct bmi_instance *instance)
 {
-    return atomic_load_explicit(&running, memory_order_acquire);
+    return atomic_load_explicit(&instance->running, memory_order_acquire);
 }
 
-void bmi__running_set(bool on)
+void bmi__running_set(struct bmi_instance *instance, bool on)
 {
-    atomic_store(&running, on);
+    atomic_store(&instance->running, on);
 }
 
-bool bmi__auto_references(void)
+bool bmi__auto_references(struct bmi_instance *instance)
 {
-    return atomic_load_explicit(&auto_references, memory_order_relaxed);
+    return atomic_load_explicit(&instance->auto_references, memory_order_relaxed);
 }
 
-void bmi__auto_references_set(bool on)
+void bmi__auto_references_set(struct bmi_instance *instance, bool on)
 {
-    atomic_store(&auto_references, on);
+    atomic_store(&instance->auto_references, on);
 }
 
-bool bmi__unexpected_waiting(void)
+bool bmi__unexpected_waiting(struct bmi_instance *instance)
 {
-    return atomic_load(&unexpected_waiting) > 0;
+    return atomic_load(&instance->unexpected_waiting) > 0;
 }
 
-void bmi__unexpected_waiting_add(int change)
+void bmi__unexpected_waiting_add(struct bmi_instance *instance, int change)
 {
-    atomic_fetch_add(&unexpected_waiting, change);
+    atomic_fetch_add(&instance->unexpected_waiting, change);
 }
 
-void bmi__unexpected_waiting_reset(void)
+void bmi__unexpected_waiting_reset(struct bmi_instance *instance)
 {
-    atomic_store(&unexpected_waiting, 0);
+    atomic_store(&instance->unexpected_waiting, 0);
 }

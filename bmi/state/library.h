@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * library.h - what every layer may ask of the library as a whole, and the calls that lower layers
+ * library.h - what every layer may ask of an instance as a whole, and the calls that lower layers
  * make to higher ones.
  */
 #ifndef BMI_LIBRARY_H
@@ -11,17 +11,18 @@
 
 #include "bmi.h"
 
+struct bmi_instance;
 struct op;
 struct peer;
 
-/* Functions of higher layers that lower ones call. Set once before the library runs. The poller
- * calls them, without a lock unless a comment states one. */
+/* Functions of higher layers that lower ones call. Of an instance (`upcalls`), set before it
+ * starts. The poller calls them, without a lock unless a comment states one. */
 struct bmi__upcalls {
     /* The liveness timer has expired: looks at the peers that need attention. Returns whether
      * cancelled receives wait for their senders' answers. */
-    bool (*liveness_expired)(void);
+    bool (*liveness_expired)(struct bmi_instance *instance);
     /* With a peer's lock held: it lacks credit since the program holds its messages. */
-    void (*unexpected_stalled)(void);
+    void (*unexpected_stalled)(struct bmi_instance *instance);
     /* With the peer's lock held: an exchange (OP_EXCHANGE) begins, on a connection or before there
      * is one; it must end, with this error (an errno): it was cancelled, or the link has ended. */
     void (*exchange_start_locked)(struct peer *peer, struct op *op);
@@ -35,20 +36,18 @@ struct bmi__upcalls {
     void (*reply_withdrawn_locked)(struct peer *peer, int32_t number, uint8_t flags);
 };
 
-extern const struct bmi__upcalls *bmi__upcalls; /* set before the library runs */
-
-/* Between the first initialize and the last finalize. */
-bool bmi__running(void);
-void bmi__running_set(bool running);
+/* Between its opening, or first initialize, and its closing, or last finalize. */
+bool bmi__running(const struct bmi_instance *instance);
+void bmi__running_set(struct bmi_instance *instance, bool running);
 /* Initialized with BMI_AUTO_REF_COUNT. */
-bool bmi__auto_references(void);
-void bmi__auto_references_set(bool on);
+bool bmi__auto_references(struct bmi_instance *instance);
+void bmi__auto_references_set(struct bmi_instance *instance, bool on);
 
 /* Whether an unexpected message waits to be fetched. Any thread, any lock. */
-bool bmi__unexpected_waiting(void);
+bool bmi__unexpected_waiting(struct bmi_instance *instance);
 /* Adds to the number of those messages. */
-void bmi__unexpected_waiting_add(int change);
-/* No message waits any more: the library ends. */
-void bmi__unexpected_waiting_reset(void);
+void bmi__unexpected_waiting_add(struct bmi_instance *instance, int change);
+/* No message waits any more: the instance ends. */
+void bmi__unexpected_waiting_reset(struct bmi_instance *instance);
 
 #endif

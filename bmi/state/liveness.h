@@ -12,6 +12,8 @@
 
 #include "bmi/state/peer.h"
 
+struct bmi_instance;
+
 enum { BMI__TICKS_DEAD = 8 }; /* a peer that is silent for so many ticks is given up */
 
 /* Notes whether the timer must look at the peer. Call it after the peer's state changed, and when
@@ -19,10 +21,13 @@ enum { BMI__TICKS_DEAD = 8 }; /* a peer that is silent for so many ticks is give
  */
 void bmi__attention_locked(struct peer *peer);
 /* A cancelled receive waits for its sender's answer: the next tick comes sooner. */
-void bmi__grace_begins(void);
+void bmi__grace_begins(struct bmi_instance *instance);
 /* Starts the timer if it does not run. */
-void bmi__liveness_arm(void);
-void bmi__liveness_stop(void);
+void bmi__liveness_arm(struct bmi_instance *instance);
+/* Stops it, at the end. */
+void bmi__liveness_stop(struct bmi_instance *instance);
+int bmi__liveness_open(struct bmi_instance *instance);
+void bmi__liveness_close(struct bmi_instance *instance);
 
 /* Ends the peer's link (reason NULL: on request). Its operations complete with the error once the
  * link is down. */

@@ -98,7 +98,7 @@ static bool cache_fill(void)
     return cache.first != NULL;
 }
 
-struct op *bmi__op_take(void)
+struct op *bmi__op_take(struct bmi_instance *instance)
 {
     bool stale = cache.epoch != atomic_load_explicit(&epoch, memory_order_relaxed);
     if ((stale || cache.first == NULL) && !cache_fill())
@@ -107,7 +107,8 @@ struct op *bmi__op_take(void)
     cache.first = op->next;
     cache.count--;
     op->next = NULL;
-    atomic_store_explicit(&op->state, OP_POSTING, memory_order_relaxed);
+    atomic_store_explicit(&op->instance, instance, memory_order_relaxed);
+    atomic_store_explicit(&op->state, OP_POSTING, memory_order_release);
     return op;
 }
 
@@ -195,14 +196,28 @@ bool bmi__op_is_over(bmi_op_id_t id)
     return ago > 0 && (ago <= used || atomic_load_explicit(&op->used_up, memory_order_relaxed));
 }
 
-void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument)
+void bmi__op_each(struct bmi_instance *instance, void (*visit)(struct op *op, void *argument),
+                  void *argument)
 {
     unsigned count = atomic_load_explicit(&chunk_count, memory_order_acquire);
     for (unsigned c = 0; c < count; c++) {
         struct op *chunk = atomic_load_explicit(&chunks[c], memory_order_acquire);
         for (unsigned i = 0; i < CHUNK; i++)
-            visit(&chunk[i], argument);
+            if (atomic_load_explicit(&chunk[i].state, memory_order_acquire) != OP_FREE &&
+                atomic_load_explicit(&chunk[i].instance, memory_order_relaxed) == instance)
+                visit(&chunk[i], argument);
     }
+}
+
+static void give(struct op *op, void *argument)
+{
+    (void)argument;
+    bmi__op_give(op);
+}
+
+void bmi__ops_give(struct bmi_instance *instance)
+{
+    bmi__op_each(instance, give, NULL);
 }
 
 void bmi__op_table_free(void)

@@ -2,9 +2,11 @@
  *
  * op.h - operations: a table of slots with generations.
  *
- * Memory of operations is type-stable: it is returned to the system only when the library ends, so
- * a stale id, or a pointer read without a lock, always points to *an* operation. A thread that
- * looks one up checks the generation, takes the lock of the peer that it names, and checks again.
+ * Memory of operations is type-stable: it is returned to the system only when no instance is open,
+ * so a stale id, or a pointer read without a lock, always points to *an* operation. Memory of peers
+ * is an instance's, and is freed with it. So a thread that looks an operation up reads the peer
+ * that it names, checks the generation, takes the peer's lock, and checks again: if the generation
+ * is current, that peer is of the id's instance, which does not close during a call.
  *
  * An operation's life:  free -> POSTING (only the posting thread knows it)
  *   -> PENDING (id known) -> completed into its context -> taken out by a test call -> free
@@ -74,8 +76,9 @@ struct op {
     };
     struct op *previous;
     struct op *peer_next, *peer_previous; /* all of the peer's */
-    _Atomic(struct peer *) peer;          /* NULL once completed */
-    _Atomic(struct context *) context;    /* read without a lock if only the id is known */
+    _Atomic(struct bmi_instance *) instance;
+    _Atomic(struct peer *) peer;       /* NULL once completed */
+    _Atomic(struct context *) context; /* read without a lock if only the id is known */
     void *user_ptr;
     struct bmi_segments list; /* all of the memory; moved bytes are behind the cursor */
     void *buffer;             /* the list of a single buffer */
@@ -108,8 +111,9 @@ static inline bool bmi__op_is_first(struct op *op, enum op_state to)
     return bmi_replace(&op->state, &posting, to);
 }
 
-/* Takes a free operation, state POSTING, everything else zero. NULL: no memory. Any thread. */
-struct op *bmi__op_take(void);
+/* Takes a free operation for the instance, state POSTING, everything else zero. NULL: no memory.
+ * Any thread. */
+struct op *bmi__op_take(struct bmi_instance *instance);
 /* Gives it back; its id is stale from now on. */
 void bmi__op_give(struct op *op);
 /* The operation of an id, or NULL. May be stale the next moment: see above. */
@@ -117,9 +121,12 @@ struct op *bmi__op_find(bmi_op_id_t id);
 /* Whether an operation of this initialization had that id and was given back since. */
 bool bmi__op_is_over(bmi_op_id_t id);
 bmi_op_id_t bmi__op_id(const struct op *op);
-/* Calls visit for each slot ever used. */
-void bmi__op_each(void (*visit)(struct op *op, void *argument), void *argument);
-/* Frees the whole table. No operation may be in use by any thread. */
+/* Calls visit for each operation of the instance. Another thread may give one back meanwhile. */
+void bmi__op_each(struct bmi_instance *instance, void (*visit)(struct op *op, void *argument),
+                  void *argument);
+/* Gives back the operations of an instance that ends. No thread uses them. */
+void bmi__ops_give(struct bmi_instance *instance);
+/* Frees the table of the process. No instance is open. */
 void bmi__op_table_free(void);
 
 /* Sets a cursor to the place of another one, for `left` bytes. It copies field by field: a copy in

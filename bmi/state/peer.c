@@ -2,56 +2,68 @@
  *
  * peer.c - the slab of peers, their counters, and their names in the log.
  *
- * `slab_lock`, innermost, guards the slab and the sum of past peers' counters.
+ * `lock` of struct bmi__peers, innermost, guards the slab and the sum of past peers' counters.
  */
 #include "bmi/state/peer.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/state/address.h"
 
-enum { CHUNK = 64, CHUNKS = 1 << 16 };
+enum { CHUNK = 64 };
 
-static pthread_mutex_t slab_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct peer *slab[CHUNKS];  /* set once, read after slab_count */
-static atomic_uint slab_count;     /* slab_lock */
-static struct peer *slab_free;     /* slab_lock; linked by wants_next */
-static struct bmi_statistics past; /* slab_lock */
-static _Atomic uint64_t epochs = 1;
-static _Atomic uint64_t given; /* peers that came back; slab_lock */
+struct chunk {
+    _Atomic(struct chunk *) next;
+    struct peer peers[CHUNK];
+};
 
-static bool slab_grow_locked(void)
+struct bmi__peers {
+    pthread_mutex_t lock;
+    _Atomic(struct chunk *) first; /* the slab; read without the lock */
+    _Atomic(struct chunk *) *end;  /* lock: the last chunk's `next` */
+    struct peer *free;             /* lock; linked by wants_next */
+    struct bmi_statistics past;    /* lock */
+    _Atomic uint64_t epochs;       /* of the next peer */
+    _Atomic uint64_t given;        /* peers that came back; lock */
+};
+
+static bool slab_grow_locked(struct bmi_instance *instance)
 {
-    unsigned count = atomic_load(&slab_count);
-    struct peer *chunk = count < CHUNKS ? calloc(CHUNK, sizeof *chunk) : NULL;
+    struct bmi__peers *peers = instance->peers;
+    struct chunk *chunk = calloc(1, sizeof *chunk);
     if (chunk == NULL)
         return false;
     for (int i = CHUNK; i-- > 0;) {
-        chunk[i].buckets = chunk[i].inline_buckets;
-        chunk[i].bucket_count = TAG_QUEUE_BUCKETS;
-        chunk[i].wants_next = slab_free;
-        slab_free = &chunk[i];
+        struct peer *peer = &chunk->peers[i];
+        peer->instance = instance;
+        peer->buckets = peer->inline_buckets;
+        peer->bucket_count = TAG_QUEUE_BUCKETS;
+        peer->wants_next = peers->free;
+        peers->free = peer;
     }
-    slab[count] = chunk;
-    atomic_store_explicit(&slab_count, count + 1, memory_order_release);
+    atomic_store_explicit(peers->end, chunk, memory_order_release);
+    peers->end = &chunk->next;
     return true;
 }
 
-struct peer *bmi__peer_take(void)
+struct peer *bmi__peer_take(struct bmi_instance *instance)
 {
-    pthread_mutex_lock(&slab_lock);
+    struct bmi__peers *peers = instance->peers;
+    pthread_mutex_lock(&peers->lock);
     struct peer *peer = NULL;
-    if (slab_free != NULL || slab_grow_locked()) {
-        peer = slab_free;
-        slab_free = peer->wants_next;
+    if (peers->free != NULL || slab_grow_locked(instance)) {
+        peer = peers->free;
+        peers->free = peer->wants_next;
         peer->wants_next = NULL;
     }
-    pthread_mutex_unlock(&slab_lock);
+    pthread_mutex_unlock(&peers->lock);
     if (peer != NULL) {
         peer_lock(peer); /* the release of an old message compares the epoch */
-        peer->epoch = atomic_fetch_add(&epochs, 1);
+        peer->epoch = atomic_fetch_add(&peers->epochs, 1);
         peer->alternative = 0;
         atomic_store(&peer->state, PEER_IDLE);
         peer_unlock(peer);
@@ -61,11 +73,12 @@ struct peer *bmi__peer_take(void)
 
 void bmi__peer_retire_locked(struct peer *peer)
 {
-    pthread_mutex_lock(&slab_lock);
-    bmi__peer_statistics(peer, &past);
+    struct bmi__peers *peers = peer->instance->peers;
+    pthread_mutex_lock(&peers->lock);
+    bmi__peer_statistics(peer, &peers->past);
     atomic_store(&peer->state, PEER_FREE);
-    atomic_fetch_add(&given, 1);
-    pthread_mutex_unlock(&slab_lock);
+    atomic_fetch_add(&peers->given, 1);
+    pthread_mutex_unlock(&peers->lock);
 }
 
 void bmi__peer_clear_locked(struct peer *peer)
@@ -78,30 +91,47 @@ void bmi__peer_clear_locked(struct peer *peer)
 
 void bmi__peer_put(struct peer *peer)
 {
-    pthread_mutex_lock(&slab_lock);
-    peer->wants_next = slab_free;
-    slab_free = peer;
-    pthread_mutex_unlock(&slab_lock);
+    struct bmi__peers *peers = peer->instance->peers;
+    pthread_mutex_lock(&peers->lock);
+    peer->wants_next = peers->free;
+    peers->free = peer;
+    pthread_mutex_unlock(&peers->lock);
 }
 
-void bmi__peer_each(void (*visit)(struct peer *peer, void *argument), void *argument)
+void bmi__peer_each(struct bmi_instance *instance, void (*visit)(struct peer *peer, void *argument),
+                    void *argument)
 {
-    unsigned count = atomic_load_explicit(&slab_count, memory_order_acquire);
-    for (unsigned c = 0; c < count; c++)
+    struct bmi__peers *peers = instance->peers;
+    struct chunk *chunk = atomic_load_explicit(&peers->first, memory_order_acquire);
+    for (; chunk != NULL; chunk = atomic_load_explicit(&chunk->next, memory_order_acquire))
         for (int i = 0; i < CHUNK; i++)
-            if (atomic_load_explicit(&slab[c][i].state, memory_order_relaxed) != PEER_FREE)
-                visit(&slab[c][i], argument);
+            if (atomic_load_explicit(&chunk->peers[i].state, memory_order_relaxed) != PEER_FREE)
+                visit(&chunk->peers[i], argument);
 }
 
-void bmi__peers_free(void)
+int bmi__peers_open(struct bmi_instance *instance)
 {
-    unsigned count = atomic_exchange(&slab_count, 0);
-    for (unsigned c = 0; c < count; c++) {
-        free(slab[c]);
-        slab[c] = NULL;
+    struct bmi__peers *peers = calloc(1, sizeof *peers);
+    if (peers == NULL)
+        return -ENOMEM;
+    pthread_mutex_init(&peers->lock, NULL);
+    peers->end = &peers->first;
+    atomic_init(&peers->epochs, 1);
+    instance->peers = peers;
+    return 0;
+}
+
+void bmi__peers_close(struct bmi_instance *instance)
+{
+    struct bmi__peers *peers = instance->peers;
+    if (peers == NULL)
+        return;
+    for (struct chunk *chunk = atomic_load(&peers->first), *next; chunk != NULL; chunk = next) {
+        next = atomic_load(&chunk->next);
+        free(chunk);
     }
-    slab_free = NULL;
-    memset(&past, 0, sizeof past);
+    free(peers);
+    instance->peers = NULL;
 }
 
 /* ---- statistics ----------------------------------------------------------------------------- */
@@ -149,28 +179,30 @@ static void add_statistics(struct peer *peer, void *statistics)
     peer_unlock(peer);
 }
 
-void bmi__peers_past_unexpected(uint64_t bytes)
+void bmi__peers_past_unexpected(struct bmi_instance *instance, uint64_t bytes)
 {
-    pthread_mutex_lock(&slab_lock);
-    past.unexpected_waiting--;
-    past.unexpected_bytes -= bytes;
-    pthread_mutex_unlock(&slab_lock);
+    struct bmi__peers *peers = instance->peers;
+    pthread_mutex_lock(&peers->lock);
+    peers->past.unexpected_waiting--;
+    peers->past.unexpected_bytes -= bytes;
+    pthread_mutex_unlock(&peers->lock);
 }
 
 /* A peer that is given back meanwhile would be in neither sum, and counters would shrink. So this
  * counts again then, but not for ever if peers come and go all the time. */
-void bmi__peers_statistics(struct bmi_statistics *statistics)
+void bmi__peers_statistics(struct bmi_instance *instance, struct bmi_statistics *statistics)
 {
+    struct bmi__peers *peers = instance->peers;
     enum { TRIES = 64 };
     uint64_t before;
     int tries = 0;
     do {
-        pthread_mutex_lock(&slab_lock);
-        before = atomic_load(&given);
-        *statistics = past;
-        pthread_mutex_unlock(&slab_lock);
-        bmi__peer_each(add_statistics, statistics);
-    } while (atomic_load(&given) != before && ++tries < TRIES);
+        pthread_mutex_lock(&peers->lock);
+        before = atomic_load(&peers->given);
+        *statistics = peers->past;
+        pthread_mutex_unlock(&peers->lock);
+        bmi__peer_each(instance, add_statistics, statistics);
+    } while (atomic_load(&peers->given) != before && ++tries < TRIES);
 }
 
 /* ---- names ---------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *
  * A peer is a matching domain: operations posted to its addresses pair with the messages of its
  * link. It is made when an address is first posted to, or when a link comes in, and lives as long
- * as its link, operations, or address need it. Memory is type-stable, as operations' is.
+ * as its link, operations, or address need it. Memory is type-stable until its instance ends.
  *
  * Everything in it is guarded by `lock` unless said otherwise. Lock order: a link's receive lock >
  * the book's lock (address.h) > a peer's lock > a link's send lock, the budget's, a context's,
@@ -151,6 +151,7 @@ struct peer_counters {
 /* Grouped by the files that use the members. Within a group and between groups the order leaves no
  * padding: an idle peer has to stay below 1 KiB. */
 struct peer {
+    struct bmi_instance *instance; /* of the slab; a new use keeps the members before `link` */
     struct bmi_lock lock;
     _Atomic uint8_t state; /* enum peer_state; written under lock */
     /* connection/ */
@@ -204,18 +205,20 @@ struct peer {
 
 /* ---- memory (peer.c) ------------------------------------------------------------------------ */
 
-struct peer *bmi__peer_take(void);
+struct peer *bmi__peer_take(struct bmi_instance *instance);
 /* The peer ends, in this order: its counters are added to the library's; all but its lock is
  * cleared; it returns to the slab. connection/peer_end.c does the rest. */
 void bmi__peer_retire_locked(struct peer *peer);
 void bmi__peer_clear_locked(struct peer *peer);
 void bmi__peer_put(struct peer *peer);
-void bmi__peer_each(void (*visit)(struct peer *peer, void *argument), void *argument);
-void bmi__peers_free(void);
+void bmi__peer_each(struct bmi_instance *instance, void (*visit)(struct peer *peer, void *argument),
+                    void *argument);
+int bmi__peers_open(struct bmi_instance *instance);
+void bmi__peers_close(struct bmi_instance *instance);
 /* Sum of all peers, present and past. */
-void bmi__peers_statistics(struct bmi_statistics *statistics);
+void bmi__peers_statistics(struct bmi_instance *instance, struct bmi_statistics *statistics);
 /* An unexpected message of a past peer was freed. */
-void bmi__peers_past_unexpected(uint64_t bytes);
+void bmi__peers_past_unexpected(struct bmi_instance *instance, uint64_t bytes);
 void bmi__peer_statistics(const struct peer *peer, struct bmi_statistics *statistics);
 
 /* The name of a peer for the log: the address that it was looked up by, or its host and a number

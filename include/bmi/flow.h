@@ -164,7 +164,8 @@ struct bmi_flow_description {
 /* Starts a flow.
  * Returns: 0: pending, a test call reports it once; 1: done within the call; EINVAL (NULL, both
  *          ends storage, bad extents, server, memory too small, invalid context, BMI not
- *          initialized for a network endpoint), EFBIG, ENOMEM, EMFILE. Completes with: 0; an error
+ *          initialized for a network endpoint, an address of an instance that is not the default
+ *          one), EFBIG, ENOMEM, EMFILE. Completes with: 0; an error
  *          of the network or of the storage; EPIPE (the sender failed), EPROTO, ENODATA, ETIMEDOUT,
  *          ECANCEL. The first error counts.
  * Owns: memory, extents, arrays of memory regions, and parameters are lent until the completion;

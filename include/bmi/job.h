@@ -15,10 +15,13 @@
  *
  * Errors are negated BMI errors. A name that ends in _ms is a time from now on, in milliseconds;
  * one that ends in deadline_ns or due_ns is a moment of CLOCK_MONOTONIC, in nanoseconds, as
- * bmi_job_deadline() makes it, and 0 is none. BMI must be initialized before a context is opened.
- * Unless it says otherwise, a function may be called by any thread while its context is open. A
- * child of fork() that may use BMI (see bmi(7)) must open its own contexts, and not use its
- * parent's.
+ * bmi_job_deadline() makes it, and 0 is none. Unless it says otherwise, a function may be called by
+ * any thread while its context is open.
+ *
+ * A context belongs to an instance of BMI (bmi/instance.h), the default one or another, which must
+ * run until the context is closed. The addresses of its jobs are of that instance; its unexpected
+ * messages and its services are that instance's. Flows run on the default instance only. A child of
+ * fork() that may use BMI (see bmi(7)) must open its own contexts, and not use its parent's.
  */
 #ifndef BMI_JOB_H
 #define BMI_JOB_H
@@ -39,6 +42,7 @@
 extern "C" {
 #endif
 
+struct bmi_instance;
 struct bmi_job_context;
 struct bmi_sm; /* a running state machine */
 
@@ -60,6 +64,11 @@ enum bmi_job_context_option {
  * Owns: *context is the caller's until bmi_job_context_close. Threads: any. Blocks: with
  * BMI_JOB_BACKGROUND until workers run. */
 int bmi_job_context_open(unsigned options, struct bmi_job_context **context);
+
+/* As bmi_job_context_open, which opens a context of the default instance, for any instance.
+ * Returns, Owns, Threads, Blocks: as that. -BMI_EINVAL: the instance is NULL or does not run. */
+int bmi_instance_job_context_open(struct bmi_instance *instance, unsigned options,
+                                  struct bmi_job_context **context);
 
 /* Cancels every job, runs machines until each has ended (a cancelled machine must end), drops
  * completions not fetched, and frees the context. An unexpected message that no test call has
@@ -317,7 +326,8 @@ int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status);
 
 /* A flow, see bmi/flow.h; memory lent there is lent until the job ends. A deadline becomes its
- * timeout_ms, unless timeout_ms is earlier. status->actual: the bytes known good. */
+ * timeout_ms, unless timeout_ms is earlier. status->actual: the bytes known good. In a context of
+ * an instance that is not the default one it is refused: EINVAL; the instance's log says why. */
 int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_description *description,
                  const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status);
@@ -588,15 +598,16 @@ struct bmi_job_service {
     int timeout_ms;
 };
 
-/* Offers a service under a name (bmi_rpc_register): starts a machine for each request. A machine
- * that ends without having ended its request ends it: with its result if that is an error, else
- * with EREMOTE (a one-way request: without an error). When the caller cancels its call or goes, the
- * machine is cancelled (bmi_job_cancel). The machines' own ends are not reported.
+/* Offers a service of the context's instance under a name (bmi_instance_rpc_register): starts a
+ * machine for each request. A machine that ends without having ended its request ends it: with its
+ * result if that is an error, else with EREMOTE (a one-way request: without an error). When the
+ * caller cancels its call or goes, the machine is cancelled (bmi_job_cancel). The machines' own
+ * ends are not reported.
  *   options  as for all posts, except that `machine` must be NULL. Its deadline ends this job, not
  *            the machines; an action sets its machine's own, see bmi_sm_set_deadline
  * When the job is cancelled, or at its deadline, the service is withdrawn; the job ends when its
  * machines, which are not cancelled, have ended. Requests without a machine at that time end with
- * ENOSYS; `release` may be called for them until the last BMI_finalize. status->actual: how many
+ * ENOSYS; `release` may be called for them until the instance ends. status->actual: how many
  * machines it started. A context may serve any number of services.
  * Returns: 0: pending, never 1; EINVAL (NULL, a bad table: the log has the details, data_size above
  *          0 and below that of struct bmi_job_request), ENOMEM, ETIMEDOUT, ECANCEL, and the errors

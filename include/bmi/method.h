@@ -13,13 +13,19 @@
  *   4. makes progress when asked and reports when a link came, went up, or went down.
  * A new method is a folder with an operations table, and three lines of CMake.
  *
- * Threads. One thread at a time (the poller) calls `progress`, watch callbacks, and timers. Any
- * thread may call send, send_now, flush, withdraw, retract, close, transfer at any time between the
- * creation of the link and its link_down. The core calls send and send_now with the peer's lock
- * held, so they must never call back into the core; it calls every other operation with no core
- * lock held, except where its comment says more. Lock order: a method's receive lock > the core's
- * peer lock > a method's send lock. The core's services (bmi_method_*) may take the peer lock:
- * never call one with a send lock held.
+ * Instances. A process may have several instances of the core (bmi/instance.h), each with its own
+ * poller, settings, log, and counters. A method runs in each instance that starts it, with a state
+ * of its own there: `start` gets the instance, links name it, and most services take it as their
+ * first argument. The table of operations, `parse`, and `hosts` know no instance. Two threads may
+ * be in the method at once as pollers of two instances, so variables of the process need a lock.
+ *
+ * Threads. One thread at a time in each instance (the poller) calls `progress`, watch callbacks,
+ * and timers. Any thread may call send, send_now, flush, withdraw, retract, close, transfer at any
+ * time between the creation of the link and its link_down. The core calls send and send_now with
+ * the peer's lock held, so they must never call back into the core; it calls every other operation
+ * with no core lock held, except where its comment says more. Lock order: a method's receive lock >
+ * the core's peer lock > a method's send lock. The core's services (bmi_method_*) may take the peer
+ * lock: never call one with a send lock held.
  *
  * Life of a link. The method allocates it with `bmi_link` as its first member, references = 1 (the
  * method's own). The core takes further references with bmi_link_ref. After bmi_method_link_down
@@ -49,6 +55,7 @@
 enum { BMI_FRAME_HEADER = 40, BMI_FRAME_SHORT = 16 }; /* bytes of a frame's header: one of these */
 enum { BMI_SEND_NOW = 256 };                          /* bytes of a body that goes by send_now */
 
+struct bmi_instance;
 struct bmi_method;
 struct bmi_link;
 
@@ -165,6 +172,7 @@ struct bmi_transfer {
 
 /* ---- a method's properties ------------------------------------------------------------------ */
 
+/* One for the process: values that start() finds out hold for all instances. */
 struct bmi_method_limits {
     bmi_size_t eager_max;      /* largest body that the core should send without a request */
     bmi_size_t unexpected_max; /* largest unexpected message, >= 16384 */
@@ -210,7 +218,8 @@ static inline void bmi_address_copy(const char *address, char *copy, size_t size
 
 /* How the hosts of a method's links are written. The core keeps a host as a string, from
  * bmi_method_link_host or of_address, and does not look into it. The functions are pure: any
- * thread calls them, with any lock held. Methods whose hosts are IP addresses have methods/ip's. */
+ * thread calls them, with any lock held, and they know no instance. Methods whose hosts are IP
+ * addresses have methods/ip's. */
 struct bmi_method_hosts {
     /* Writes the host of a canonical address. */
     void (*of_address)(const char *canonical, char *host, size_t size);
@@ -243,13 +252,17 @@ struct bmi_method {
     bool secure; /* links are encrypted, and peers authenticated: the core uses no link of another
                   * method in place of one of these, although the same process has both */
 
-    /* 1. Starts the method: *state is its own. Called once before anything else, from
-     * BMI_initialize or a first look-up; one instance per process. Returns 0 or an errno: then
-     * nothing is left. May block briefly, takes no address. */
-    int (*start)(void **state);
+    /* 1. Starts the method in an instance. *state is the method's own; the other operations get it.
+     * Called from BMI_initialize, bmi_instance_open, or a first look-up, and not again in this
+     * instance before stop; perhaps by two threads at once, for two instances. Returns 0 or an
+     * errno: then nothing is left. A method that can run in one instance at a time returns -EBUSY
+     * in another. May block briefly, takes no address. */
+    int (*start)(struct bmi_instance *instance, void **state);
 
-    /* 2. Stops: ends listening, closes the remaining links (each gets its link_down), frees state.
-     * The core has closed all links before and polled until their lingering ended. */
+    /* 2. Stops in the state's instance: ends listening, closes the remaining links (each gets its
+     * link_down), frees state. The core has closed all links before and polled until their
+     * lingering ended. It runs deferred calls once more afterwards: a method frees state that those
+     * use by a call that it defers last. */
     void (*stop)(void *state);
 
     /* 3. Listens on an address (without scheme: "host:port"). `flags`: BMI_TCP_BIND_SPECIFIC.
@@ -259,8 +272,8 @@ struct bmi_method {
 
     /* 4. Checks an address (without scheme) without any I/O and writes its canonical form (numeric
      * hosts normalised, default port added). A "/path" behind a host or name is ignored, here and
-     * by listen: see bmi_address_copy. -EINVAL: `reason` names the bad part in words. Pure: may be
-     * called before start, by any thread. */
+     * by listen: see bmi_address_copy. -EINVAL: `reason` names the bad part in words. Pure, and of
+     * no instance: may be called before start, by any thread. */
     int (*parse)(const char *address, char *canonical, size_t size, const char **reason);
 
     /* 5. Starts a connection to a canonical address; never blocks (names are looked up elsewhere).
@@ -315,13 +328,16 @@ struct bmi_method {
      * again). NULL: descriptors are always armed. Poller only. */
     bool (*arm)(void *state);
 
-    /* 13. Reads (set false) or sets an option of bmi.h that concerns the method; link may be NULL
-     * for the method as a whole, and to read its default. Returns 0; 1: done, but of several
-     * methods that answer, one that returns 0 is preferred; -ENOSYS: not one of its options; or an
-     * errno. Any thread, perhaps with a peer's lock held. An option that is set on a link before
-     * link_up applies from the start of its connection, in place of the default: right after
-     * connect() the core sets the options that the program gave to the address before. */
-    int (*option)(void *state, struct bmi_link *link, int option, void *value, bool set);
+    /* 13. Reads (set false) or sets an option of bmi.h that concerns the method in the instance;
+     * link may be NULL for the method as a whole, and to read its default. `state` is NULL only for
+     * two options at the end of this header, while the method does not run in the instance. Returns
+     * 0; 1: done, but of several methods that answer, one that returns 0 is preferred; -ENOSYS: not
+     * one of its options; or an errno. Any thread, perhaps with a peer's lock held. An option that
+     * is set on a link before link_up applies from the start of its connection, in place of the
+     * default: right after connect() the core sets the options that the program gave to the address
+     * before. */
+    int (*option)(struct bmi_instance *instance, void *state, struct bmi_link *link, int option,
+                  void *value, bool set);
 
     /* 14. Registers memory for put and get: fills at most `*count` regions, sets their number, and
      * a handle. There is room for one for each segment, up to limits.regions_max (a longer list:
@@ -358,6 +374,7 @@ enum { BMI_LINK_END = 20, BMI_LINK_ENDS = 16 };
 
 struct bmi_link {
     const struct bmi_method *method;
+    struct bmi_instance *instance;          /* method: as given to start; never changes */
     void *state;                            /* the method's state */
     void *owner;                            /* the core's, set by connect and link_accepted */
     void *arriving;                         /* the core's: memory that receives a body */
@@ -392,9 +409,11 @@ static inline void bmi_link_unref(struct bmi_link *link)
 
 /* ---- the core's services --------------------------------------------------------------------
  *
- * A method calls these functions. "Poller" is the thread that makes progress, see the top. No
- * service waits for the network or for a peer; a service that blocks "briefly" takes a lock of the
- * core that other threads hold for a few instructions or a copy of an eager body.
+ * A method calls these functions. `instance` is the one that start() got; its poller, timers,
+ * settings, log, or counters are used. Services that take a link use the link's instance. "Poller"
+ * is the thread that makes progress in the instance, see the top. No service waits for the network
+ * or for a peer; a service that blocks "briefly" takes a lock of the core that other threads hold
+ * for a few instructions or a copy of an eager body.
  */
 
 /* A link came in. Sets link->owner. Returns: 0, or -ENOMEM: then close and forget it without
@@ -459,10 +478,10 @@ void bmi_method_frames_sent(struct bmi_link *link, struct bmi_frame *frames);
  * are the core's again. Threads: poller, no send lock held. Blocks: briefly. */
 void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transfer, int status);
 
-/* A descriptor that the poller waits for, together with all others: one wait over all methods. The
- * poller calls `ready` with EPOLL* events. EPOLLIN is level-triggered unless `events` has EPOLLET.
- * The structure is embedded in its owner and must outlive the watch. Only the poller may remove it,
- * or any thread while no other thread knows the owner yet. */
+/* A descriptor that the instance's poller waits for, together with all others: one wait over all
+ * methods. The poller calls `ready` with EPOLL* events. EPOLLIN is level-triggered unless `events`
+ * has EPOLLET. The structure is embedded in its owner and must outlive the watch. Only the poller
+ * may remove it, or any thread while no other thread knows the owner yet. */
 struct bmi_watch {
     void (*ready)(struct bmi_watch *watch, uint32_t events);
     int fd;
@@ -471,24 +490,26 @@ struct bmi_watch {
 /* Waits for `events` of watch->fd from now on (epoll_ctl(2)). Returns: 0, or epoll_ctl's errno
  * (-ENOMEM, -ENOSPC, -EEXIST). Owns: the watch is lent until it is removed; the descriptor stays
  * the caller's. Threads: any. Blocks: no. */
-int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events);
+int bmi_method_watch_add(struct bmi_instance *instance, struct bmi_watch *watch, uint32_t events);
 
 /* Stops waiting for it: `ready` is not called again. Call it before the descriptor is closed.
  * Returns: nothing. Owns: the watch is the caller's again. Threads: poller, or any before the
  * poller knows the owner. Blocks: no. */
-void bmi_method_watch_remove(struct bmi_watch *watch);
+void bmi_method_watch_remove(struct bmi_instance *instance, struct bmi_watch *watch);
 
 /* A one-shot timer, embedded in its owner. */
 struct bmi_timer {
     void (*expired)(struct bmi_timer *timer);
     uint64_t due_ns;
     struct bmi_timer *next, **link_to_me; /* the core's; zero before first use */
+    struct bmi_instance *instance;        /* of the latest bmi_method_timer_set */
 };
 
 /* Arms the timer: the poller calls `expired`, not before `delay_ms` milliseconds from now. Set it
  * again to move it, also from within `expired`. Returns: nothing. Owns: the timer is lent until it
  * has run or was cleared. Threads: any. Blocks: no. */
-void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms);
+void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer,
+                          uint64_t delay_ms);
 
 /* Disarms a timer; does nothing if it is not set. Returns: nothing. Owns: the timer is the caller's
  * again. Threads: poller. Blocks: no. */
@@ -496,7 +517,7 @@ void bmi_method_timer_clear(struct bmi_timer *timer);
 
 /* The clock that timers go by. Returns: nanoseconds since some moment (CLOCK_MONOTONIC). Owns:
  * nothing. Threads: any. Blocks: no. */
-uint64_t bmi_method_now_ns(void);
+uint64_t bmi_method_now_ns(struct bmi_instance *instance);
 
 /* A call that the poller is to make. */
 struct bmi_deferred {
@@ -509,25 +530,26 @@ struct bmi_deferred {
  * pending call at a time; a second request before it ran is merged. Returns: nothing. Owns: the
  * structure is lent until `run` is called, and not accessed after that. Threads: any, any lock
  * held. Blocks: no. */
-void bmi_method_defer(struct bmi_deferred *deferred);
+void bmi_method_defer(struct bmi_instance *instance, struct bmi_deferred *deferred);
 
 /* The value of a setting: one of the method's own table, or one of the core's
  * ("connect_timeout_ms"). Returns: the value, in the unit that the table states; an unknown name is
  * a defect of the method and aborts. Owns: nothing. Threads: any. Blocks: no. */
-int64_t bmi_method_setting(const char *name);
+int64_t bmi_method_setting(struct bmi_instance *instance, const char *name);
 
 /* The value of a setting of kind BMI_SETTING_TEXT. Returns: the text, "" where none is set; an
  * unknown name aborts. Owns: the library's, valid until the process ends. Threads: any. Blocks:
  * no. */
-const char *bmi_method_setting_text(const char *name);
+const char *bmi_method_setting_text(struct bmi_instance *instance, const char *name);
 
 /* Logs, if the level is on: printf-like, a line of at most 1,099 bytes; longer ones are cut. `link`
  * (may be NULL) names the method. Returns: nothing. Owns: nothing is kept. Threads: any, any lock
  * held: a program's callback must not call BMI. Blocks: as the callback or standard error does. */
-void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void bmi_method_log(struct bmi_instance *instance, enum bmi_log_level level,
+                    const struct bmi_link *link, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
-/* The method's counters, which BMI_GET_METHOD_STATISTICS returns. */
+/* The method's counters in an instance, which BMI_GET_METHOD_STATISTICS returns. */
 enum bmi_method_counter {
     BMI_COUNT_FRAMES_SENT,
     BMI_COUNT_FRAMES_RECEIVED,
@@ -558,10 +580,11 @@ enum bmi_method_counter {
 enum { BMI_COUNTER_STRIPES = 17, BMI_COUNTER_STRIDE = 24 };
 _Static_assert((int)BMI_COUNTER_STRIDE >= (int)BMI_COUNT_COUNTERS, "a stripe has room for all");
 
-/* The counters of a method, BMI_COUNTER_STRIPES times BMI_COUNTER_STRIDE of them, for
- * bmi_counter_add. Returns: where they are; NULL: no such method. Owns: the library's, for as long
- * as it is loaded. Threads: any. Blocks: no. */
-_Atomic int64_t *bmi_method_counters(const struct bmi_method *method);
+/* The counters of a method in an instance, BMI_COUNTER_STRIPES times BMI_COUNTER_STRIDE of them,
+ * for bmi_counter_add. Returns: where they are; NULL: the method was not started there. Owns: the
+ * instance's, from the call of `start` until `stop` has returned. Threads: any. Blocks: no. */
+_Atomic int64_t *bmi_method_counters(struct bmi_instance *instance,
+                                     const struct bmi_method *method);
 
 /* Returns: the calling thread's stripe, not the first; each sixteenth thread has the same. Owns:
  * nothing. Threads: any. Blocks: no. */
@@ -591,10 +614,10 @@ static inline void bmi_counter_add(_Atomic int64_t *counters, enum bmi_method_co
 }
 
 /* Adds `amount` to a counter; BMI_COUNT_LINKS is a gauge, which goes down too. Returns: nothing; a
- * method that does not run counts nothing. Owns: nothing. Threads: counters of received things
- * (frames, bytes, reads, copies) the poller alone, the rest any. Blocks: no. */
-void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
-                      int64_t amount);
+ * method that does not run in the instance counts nothing. Owns: nothing. Threads: counters of
+ * received things (frames, bytes, reads, copies) the poller alone, the rest any. Blocks: no. */
+void bmi_method_count(struct bmi_instance *instance, const struct bmi_method *method,
+                      enum bmi_method_counter counter, int64_t amount);
 
 /* Sets the numeric host of the link's other side, before link_accepted or link_up; a network that
  * has none leaves it empty. `number` distinguishes the peers of one host in the log: a port, or a
@@ -620,7 +643,8 @@ void bmi_method_link_user(struct bmi_link *link, uint32_t user, bool dialled);
  * descriptor is left for a new connection, or its host has reached its limit. `host`: one of that
  * host's; NULL: one of the host that has most. Returns: whether one is being closed; its link ends
  * soon. Owns: nothing is kept. Threads: poller, no lock held. Blocks: no; looks at each peer. */
-bool bmi_method_idle_close(const struct bmi_method *method, const char *host);
+bool bmi_method_idle_close(struct bmi_instance *instance, const struct bmi_method *method,
+                           const char *host);
 
 /* ---- registrations -------------------------------------------------------------------------- */
 
@@ -658,11 +682,12 @@ struct bmi_registration {
 
 struct bmi_registration_cache;
 
-/* Makes a cache, which counts for the method. Returns: 0 or -ENOMEM. Owns: the cache is the
- * caller's, until bmi_method_cache_destroy; the registrar is copied, `owner` is handed to it.
- * Threads: any. Blocks: no. */
-int bmi_method_cache_create(const struct bmi_method *method, const struct bmi_registrar *registrar,
-                            void *owner, struct bmi_registration_cache **cache);
+/* Makes a cache, which uses the counters and settings of the instance. Returns: 0 or -ENOMEM. Owns:
+ * the cache is the caller's, until bmi_method_cache_destroy; the registrar is copied, `owner` is
+ * handed to it. Threads: any. Blocks: no. */
+int bmi_method_cache_create(struct bmi_instance *instance, const struct bmi_method *method,
+                            const struct bmi_registrar *registrar, void *owner,
+                            struct bmi_registration_cache **cache);
 /* Ends unused registrations, and the cache. NULL: nothing. Returns: nothing. Owns: the caller has
  * put every registration before; no handle is valid afterwards. Threads: one, the last user.
  * Blocks: as leave does. */
@@ -697,8 +722,9 @@ void bmi_method_cache_statistics(struct bmi_registration_cache *cache,
  * of its peers, registered for good) knows this option: `set` false allocates, sets `buffer` to
  * zeroed memory, page-aligned where size >= 4096; `set` true frees. Returns: 0; an errno
  * (allocate): the core takes plain memory; -ENOENT (free): not this method's. Owns: the memory is
- * the program's until it is freed. `link` is NULL; so is `state` when memory is freed while the
- * method does not run. Threads: any. Blocks: no. */
+ * the program's until it is freed. `link` is NULL. To free memory of any instance, also of one that
+ * has ended, the core passes the default instance and its `state`, which is NULL while the method
+ * does not run there. Threads: any. Blocks: no. */
 enum { BMI_METHOD_MEMORY = 1 << 20 };
 struct bmi_method_memory {
     void *buffer;
@@ -706,8 +732,9 @@ struct bmi_method_memory {
 };
 
 /* The method's choices on this host, into a struct bmi_method_choice (bmi.h), which is zeroed;
- * `state` and `link` are NULL. Returns: 0, or the error that start would return; -ENOSYS: there is
- * nothing to choose. Owns: nothing. Threads: any. Blocks: briefly, as start does. */
+ * `state` and `link` are NULL, and the instance is the default one. Returns: 0, or the error that
+ * start would return; -ENOSYS: there is nothing to choose. Owns: nothing. Threads: any. Blocks:
+ * briefly, as start does. */
 enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
 
 /* Whether the peer of an accepted link, which is up, has proved that its process may use an
@@ -716,7 +743,7 @@ enum { BMI_METHOD_CHOICE = BMI_METHOD_MEMORY + 1 };
  * held. Blocks: no. */
 enum { BMI_METHOD_PROVED_ADDRESS = BMI_METHOD_MEMORY + 2 };
 
-/* When the certificates and revocation lists of this process expire, into a struct
+/* When the certificates and revocation lists of the instance expire, into a struct
  * bmi_method_expiry, which is zeroed; `link` is NULL. Only of a `secure` method that runs. Returns:
  * 0; -ENOSYS: it has none that expire. Owns: nothing. Threads: any. Blocks: briefly, it reads the
  * files if they have changed since. */

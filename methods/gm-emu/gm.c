@@ -39,29 +39,29 @@ static void log_write(void *context, enum nic_log_level level, const char *text)
         [NIC_LOG_INFO] = BMI_LOG_INFO,
         [NIC_LOG_DEBUG] = BMI_LOG_DEBUG,
     };
-    (void)context;
-    bmi_method_log(levels[level], NULL, "gm: %s", text);
+    bmi_method_log(context, levels[level], NULL, "gm: %s", text);
 }
 
-static void options_fill(struct nic_options *options)
+static void options_fill(struct bmi_instance *instance, struct nic_options *options)
 {
     nic_options_default(options);
-    if (bmi_method_setting("gm_myrinet2000") != 0)
+    if (bmi_method_setting(instance, "gm_myrinet2000") != 0)
         nic_options_preset(options, "myrinet2000");
-    options->send_tokens = (uint32_t)bmi_method_setting("gm_send_tokens");
-    options->receive_tokens = (uint32_t)bmi_method_setting("gm_receive_tokens");
+    options->send_tokens = (uint32_t)bmi_method_setting(instance, "gm_send_tokens");
+    options->receive_tokens = (uint32_t)bmi_method_setting(instance, "gm_receive_tokens");
     options->max_size[NIC_LOW_PRIORITY] = GM_SIZE;
     options->max_size[NIC_HIGH_PRIORITY] = NIC_MIN_SIZE; /* not used */
-    if (bmi_method_setting("gm_pages") != 0)
-        options->registered_pages_max = (uint64_t)bmi_method_setting("gm_pages");
-    options->resend_timeout_ms = (uint32_t)bmi_method_setting("gm_resend_timeout_ms");
-    options->connect_timeout_ms = (uint32_t)bmi_method_setting("connect_timeout_ms");
+    if (bmi_method_setting(instance, "gm_pages") != 0)
+        options->registered_pages_max = (uint64_t)bmi_method_setting(instance, "gm_pages");
+    options->resend_timeout_ms = (uint32_t)bmi_method_setting(instance, "gm_resend_timeout_ms");
+    options->connect_timeout_ms = (uint32_t)bmi_method_setting(instance, "connect_timeout_ms");
     options->revoke_timeout_ms = GM_STOP_MS; /* each exposure's end was waited for before its link
                                               * ended */
-    options->allow_other_users = bmi_method_setting("gm_other_users") != 0;
-    options->refuse_vm_write = bmi_method_setting("gm_vm_write") == 0;
-    options->refuse_mapping = bmi_method_setting("gm_mapping") == 0;
+    options->allow_other_users = bmi_method_setting(instance, "gm_other_users") != 0;
+    options->refuse_vm_write = bmi_method_setting(instance, "gm_vm_write") == 0;
+    options->refuse_mapping = bmi_method_setting(instance, "gm_mapping") == 0;
     options->log = log_write;
+    options->log_context = instance;
 }
 
 /* Provides as many receive buffers as there are tokens, up to GM_BUFFERS. */
@@ -80,7 +80,8 @@ static void port_ready(struct bmi_watch *watch, uint32_t events);
 
 static int faults_set(struct gm_state *state)
 {
-    struct nic_faults faults = {.drop_every = (uint32_t)bmi_method_setting("gm_drop_every")};
+    struct nic_faults faults = {.drop_every =
+                                    (uint32_t)bmi_method_setting(state->instance, "gm_drop_every")};
     if (faults.drop_every != 0)
         nic_set_faults(state->port, NULL, &faults);
     return 0;
@@ -93,18 +94,21 @@ static uint32_t link_share(uint32_t puts_most)
     return share > 0 ? share : 1;
 }
 
-/* Static: a deferred call may run after the stop, and then finds no work. */
-static struct gm_state the_state;
-
-_Atomic int64_t *gm_counters;
-
-static int gm_start(void **out)
+/* After the calls that were deferred before the stop: they find no work. */
+static void state_free(struct bmi_deferred *deferred)
 {
-    gm_counters = bmi_method_counters(&bmi__method_gm);
-    struct gm_state *state = &the_state;
+    free(gm_container(deferred, struct gm_state, gone));
+}
+
+static int gm_start(struct bmi_instance *instance, void **out)
+{
+    struct gm_state *state = calloc(1, sizeof *state);
     struct nic_options options;
-    memset(state, 0, sizeof *state);
-    options_fill(&options);
+    if (state == NULL)
+        return -ENOMEM;
+    state->instance = instance;
+    state->counters = bmi_method_counters(instance, &bmi__method_gm);
+    options_fill(instance, &options);
     state->puts_most = options.send_tokens / 2;
     state->link_puts_most = link_share(state->puts_most);
     for (int want = 0; want < GM_WANTS; want++)
@@ -113,15 +117,16 @@ static int gm_start(void **out)
     state->ending_timer.expired = gm_ending_retry;
     int status = nic_open(&options, &state->port);
     if (status != 0)
-        return status;
-    status = bmi_method_cache_create(&bmi__method_gm, &gm_registrar, state, &state->cache);
+        goto undo_state;
+    status =
+        bmi_method_cache_create(instance, &bmi__method_gm, &gm_registrar, state, &state->cache);
     if (status != 0)
         goto undo_port;
     status = receive_start(state, options.receive_tokens);
     if (status != 0)
         goto undo_cache;
     state->watch = (struct bmi_watch){.ready = port_ready, .fd = nic_descriptor(state->port)};
-    status = bmi_method_watch_add(&state->watch, EPOLLIN);
+    status = bmi_method_watch_add(instance, &state->watch, EPOLLIN);
     if (status != 0)
         goto undo_cache;
     faults_set(state);
@@ -132,6 +137,8 @@ undo_cache:
     bmi_method_cache_destroy(state->cache);
 undo_port:
     nic_close(state->port);
+undo_state:
+    free(state);
     return status;
 }
 
@@ -140,7 +147,7 @@ static void statistics_log(const struct gm_state *state)
 {
     struct nic_statistics of;
     nic_statistics(state->port, &of);
-    bmi_method_log(BMI_LOG_INFO, NULL,
+    bmi_method_log(state->instance, BMI_LOG_INFO, NULL,
                    "gm: sent %" PRIu64 " (%" PRIu64 " bytes), received %" PRIu64 " (%" PRIu64
                    " bytes), mapped %" PRIu64 " (%" PRIu64 " bytes), vm_written %" PRIu64
                    " (%" PRIu64 " bytes), bounced %" PRIu64 " (%" PRIu64
@@ -164,12 +171,14 @@ static void gm_stop(void *argument)
     }
     bmi_method_timer_clear(&state->ending_timer);
     gm_starved_drop(state);
-    bmi_method_watch_remove(&state->watch);
+    bmi_method_watch_remove(state->instance, &state->watch);
     bmi_method_cache_destroy(state->cache);
-    gm_memory_stop();
+    gm_memory_stop(state);
     statistics_log(state);
     nic_close(state->port);
     gm_puts_free(state);
+    state->gone.run = state_free;
+    bmi_method_defer(state->instance, &state->gone);
 }
 
 /* ---- listening ------------------------------------------------------------------------------ */
@@ -193,8 +202,8 @@ static int listen_everywhere(struct gm_state *state, const char *host, uint16_t 
     }
     status = nic_listen(state->port, host, number);
     if (status == 0 && nic_listen(state->port, NIC_THIS_HOST, &here) == -EADDRINUSE)
-        bmi_method_log(BMI_LOG_INFO, NULL, "gm: %s:%u is another's: reached as %s only",
-                       NIC_THIS_HOST, here, host);
+        bmi_method_log(state->instance, BMI_LOG_INFO, NULL,
+                       "gm: %s:%u is another's: reached as %s only", NIC_THIS_HOST, here, host);
     return status;
 }
 
@@ -214,7 +223,8 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
     const char *reason;
     int status = gm_address_parse(text, &address, &reason);
     if (status != 0) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, reason);
+        bmi_method_log(state->instance, BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text,
+                       reason);
         return status;
     }
     if (!has_number(text))
@@ -224,7 +234,8 @@ static int gm_listen(void *argument, const char *text, int flags, char *bound, s
     status = exact ? nic_listen(state->port, address.host, &address.number)
                    : listen_everywhere(state, address.host, &address.number);
     if (status != 0) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text, strerror(-status));
+        bmi_method_log(state->instance, BMI_LOG_ERROR, NULL, "gm: cannot listen on %s: %s", text,
+                       strerror(-status));
         return status;
     }
     if (atomic_load(&state->number) == 0)
@@ -272,7 +283,7 @@ static void event_handle(struct gm_state *state, struct nic_event *event)
         down_handle(event);
         break;
     case NIC_CROWDED_EVENT:
-        bmi_method_idle_close(&bmi__method_gm, NULL);
+        bmi_method_idle_close(state->instance, &bmi__method_gm, NULL);
         break;
     default:
         nic_unknown(state->port, event);
@@ -323,9 +334,11 @@ static bool gm_arm(void *argument)
     return nic_arm(state->port);
 }
 
-static int gm_option(void *argument, struct bmi_link *link, int option, void *value, bool set)
+static int gm_option(struct bmi_instance *instance, void *argument, struct bmi_link *link,
+                     int option, void *value, bool set)
 {
     struct gm_state *state = argument;
+    (void)instance;
     (void)link;
     if (option == BMI_TCP_GET_PORT && !set) {
         *(int *)value = atomic_load(&state->number);

@@ -107,6 +107,8 @@ struct gm_link {
 };
 
 struct gm_state {
+    struct bmi_instance *instance;
+    _Atomic int64_t *counters; /* the method's */
     struct nic_port *port;
     struct bmi_watch watch;
     struct bmi_registration_cache *cache;
@@ -115,7 +117,8 @@ struct gm_state {
     atomic_uint puts_out;
     atomic_bool any_starved[GM_WANTS];
     struct bmi_deferred retry;
-    atomic_int number; /* the first one listened on, 0: none */
+    struct bmi_deferred gone; /* frees the state after the stop */
+    atomic_int number;        /* the first one listened on, 0: none */
 
     struct bmi_lock lock;
     struct gm_link *links;                                       /* lock */
@@ -160,12 +163,11 @@ static inline void gm_assert_locked(struct bmi_lock *lock)
     (void)lock;
 }
 
-extern _Atomic int64_t *gm_counters; /* from gm_start on */
-
-static inline void gm_count(enum bmi_method_counter counter, int64_t amount)
+static inline void gm_count(const struct gm_link *link, enum bmi_method_counter counter,
+                            int64_t amount)
 {
     if (amount != 0)
-        bmi_counter_add(gm_counters, counter, amount);
+        bmi_counter_add(gm_state_of(link)->counters, counter, amount);
 }
 
 /* gm_address.c */
@@ -224,9 +226,9 @@ void gm_receive_end(struct gm_link *link);
 extern const struct bmi_registrar gm_registrar;
 int gm_memory_option(struct gm_state *state, struct bmi_method_memory *memory, bool set);
 /* Blocks of BMI_memalloc that were not freed go with the port. */
-void gm_memory_stop(void);
-/* Whether the range lies in one block of BMI_memalloc: it is registered for good. */
-bool gm_memory_is_ours(const void *memory, size_t length);
+void gm_memory_stop(struct gm_state *state);
+/* Whether the range lies in one block of BMI_memalloc from this port: it is registered for good. */
+bool gm_memory_is_ours(const struct gm_state *state, const void *memory, size_t length);
 int gm_expose(struct bmi_link *link, const struct bmi_segments *memory, struct bmi_region *regions,
               uint32_t *count, void **handle);
 bool gm_release(struct bmi_link *link, void *handle, bool wait);

@@ -27,7 +27,7 @@ void gm_link_kick(struct gm_link *link)
     if (atomic_exchange(&link->kicked, true))
         return;
     bmi_link_ref(&link->base);
-    bmi_method_defer(&link->deferred);
+    bmi_method_defer(link->base.instance, &link->deferred);
 }
 
 static struct gm_link *link_new(struct gm_state *state)
@@ -36,6 +36,7 @@ static struct gm_link *link_new(struct gm_state *state)
     if (link == NULL)
         return NULL;
     link->base.method = &bmi__method_gm;
+    link->base.instance = state->instance;
     link->base.state = state;
     link->base.destroy = link_destroy;
     atomic_init(&link->base.references, 1);
@@ -97,7 +98,7 @@ static void link_open(struct gm_link *link, struct nic_peer *peer, bool dialled)
     link->message_max = most < 1u << GM_SIZE ? (uint32_t)most : 1u << GM_SIZE;
     link->phase = GM_UP;
     gm_unlock(&link->send_lock);
-    gm_count(BMI_COUNT_LINKS, 1);
+    gm_count(link, BMI_COUNT_LINKS, 1);
     nic_peer_process(peer, &process, &user);
     /* All ports of this NIC are on this host. */
     bmi_method_link_host(&link->base, "127.0.0.1", (uint32_t)process);
@@ -107,7 +108,7 @@ static void link_open(struct gm_link *link, struct nic_peer *peer, bool dialled)
 void gm_link_up(struct gm_link *link, struct nic_peer *peer)
 {
     link_open(link, peer, true);
-    gm_count(BMI_COUNT_LINKS_OPENED, 1);
+    gm_count(link, BMI_COUNT_LINKS_OPENED, 1);
     bmi_method_link_up(&link->base);
     gm_link_step(link);
 }
@@ -123,12 +124,12 @@ void gm_link_accepted(struct gm_state *state, struct nic_peer *peer)
     nic_peer_set_context(peer, link);
     int status = bmi_method_link_accepted(&link->base);
     if (status == 0) {
-        gm_count(BMI_COUNT_LINKS_ACCEPTED, 1);
+        gm_count(link, BMI_COUNT_LINKS_ACCEPTED, 1);
         return;
     }
     nic_peer_set_context(peer, NULL);
     nic_peer_close(peer);
-    gm_count(BMI_COUNT_LINKS, -1);
+    gm_count(link, BMI_COUNT_LINKS, -1);
     gm_lock(&link->send_lock);
     link->phase = GM_DOWN;
     gm_unlock(&link->send_lock);
@@ -237,7 +238,7 @@ static void end_begin(struct gm_link *link, int status)
     link->ending_next = state->ending;
     state->ending = link;
     if (was_up)
-        gm_count(BMI_COUNT_LINKS, -1);
+        gm_count(link, BMI_COUNT_LINKS, -1);
     gm_receive_end(link);
 }
 
@@ -252,7 +253,7 @@ static void end_finish(struct gm_link *link)
     *at = link->ending_next;
     give_back(link, returned);
     if (status != 0)
-        gm_count(BMI_COUNT_LINKS_FAILED, 1);
+        gm_count(link, BMI_COUNT_LINKS_FAILED, 1);
     bmi_method_link_down(&link->base, status);
     give_back(link, returned); /* frames of a thread that sent before the core could notify it of
                                 * the end */
@@ -271,7 +272,7 @@ void gm_link_end(struct gm_link *link, struct nic_peer *peer, int status, enum g
     if (gm_exposures_end(link, patience))
         end_finish(link);
     else
-        bmi_method_timer_set(&gm_state_of(link)->ending_timer, GM_ENDING_MS);
+        bmi_method_timer_set(link->base.instance, &gm_state_of(link)->ending_timer, GM_ENDING_MS);
 }
 
 void gm_ending_retry(struct bmi_timer *timer)
@@ -309,7 +310,7 @@ void gm_link_starve(struct gm_link *link, enum gm_want want)
     gm_unlock(&state->lock);
     atomic_store(&state->any_starved[want], true);
     if (resources_free(state, want)) /* some came back before the link was on the list */
-        bmi_method_defer(&state->retry);
+        bmi_method_defer(link->base.instance, &state->retry);
 }
 
 static struct gm_link *starved_pop(struct gm_state *state, enum gm_want want)

@@ -5,25 +5,29 @@
  *
  * A block of BMI_memalloc is the NIC's dma_malloc: registered from the start, and mapped by peers,
  * so a put into it is one copy by the processor. Blocks are known by their addresses, in an array
- * that outlives the port: a program may free one after the library has ended, though its memory has
- * gone with the port.
+ * that outlives the port: a program may free one after its instance has ended. Until then it stays
+ * mapped, so that no other block gets its address; for that, each has pages of its own.
  *
  * Plain memory is registered through the core's cache. A registration with this NIC stands for
  * addresses (peers write by address, or the owner copies), so the cache may keep it.
  */
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "gm.h"
 
 /* ---- blocks --------------------------------------------------------------------------------- */
 
+enum { BLOCK_MIN = 4096 };
+
 struct block {
     uintptr_t address;
     size_t length;
-    bool gone; /* its port was closed */
+    struct gm_state *state; /* NULL: its port was closed */
 };
 
+/* Of all ports of the process: memory may be freed after its port was closed. */
 static struct {
     struct bmi_lock lock;
     struct block *array; /* by address */
@@ -50,12 +54,10 @@ static void block_remove_locked(size_t at)
     memmove(&blocks.array[at], &blocks.array[at + 1], (blocks.count - at) * sizeof *blocks.array);
 }
 
-static bool block_insert(uintptr_t address, size_t length)
+static bool block_insert(struct gm_state *state, uintptr_t address, size_t length)
 {
     gm_lock(&blocks.lock);
     size_t at = block_behind_locked(address);
-    while (at < blocks.count && blocks.array[at].address < address + length)
-        block_remove_locked(at); /* gone, and its addresses are used anew */
     if (blocks.count == blocks.room) {
         size_t room = blocks.room > 0 ? 2 * blocks.room : 64;
         struct block *more = realloc(blocks.array, room * sizeof *more);
@@ -67,33 +69,37 @@ static bool block_insert(uintptr_t address, size_t length)
         blocks.room = room;
     }
     memmove(&blocks.array[at + 1], &blocks.array[at], (blocks.count - at) * sizeof *blocks.array);
-    blocks.array[at] = (struct block){.address = address, .length = length};
+    blocks.array[at] = (struct block){.address = address, .length = length, .state = state};
     blocks.count++;
     gm_unlock(&blocks.lock);
     return true;
 }
 
-/* Removes the block that starts there. Returns false if there is none. */
-static bool block_take(uintptr_t address, bool *gone)
+/* Under the lock to the end: the owner's port cannot close meanwhile. */
+static int block_free(void *buffer)
 {
     gm_lock(&blocks.lock);
-    size_t at = block_behind_locked(address);
-    bool found = at < blocks.count && blocks.array[at].address == address;
+    size_t at = block_behind_locked((uintptr_t)buffer);
+    bool found = at < blocks.count && blocks.array[at].address == (uintptr_t)buffer;
     if (found) {
-        *gone = blocks.array[at].gone;
+        struct block block = blocks.array[at];
         block_remove_locked(at);
+        if (block.state != NULL)
+            nic_dma_free(block.state->port, buffer);
+        else
+            munmap(buffer, block.length);
     }
     gm_unlock(&blocks.lock);
-    return found;
+    return found ? 0 : -ENOENT;
 }
 
-bool gm_memory_is_ours(const void *memory, size_t length)
+bool gm_memory_is_ours(const struct gm_state *state, const void *memory, size_t length)
 {
     uintptr_t address = (uintptr_t)memory;
     gm_lock(&blocks.lock);
     size_t at = block_behind_locked(address);
     const struct block *block = at < blocks.count ? &blocks.array[at] : NULL;
-    bool ours = block != NULL && !block->gone && block->address <= address &&
+    bool ours = block != NULL && block->state == state && block->address <= address &&
                 length <= block->length - (address - block->address);
     gm_unlock(&blocks.lock);
     return ours;
@@ -101,11 +107,12 @@ bool gm_memory_is_ours(const void *memory, size_t length)
 
 static int block_allocate(struct gm_state *state, struct bmi_method_memory *memory)
 {
+    uint64_t size = memory->size < BLOCK_MIN ? BLOCK_MIN : (uint64_t)memory->size;
     errno = 0;
-    void *buffer = nic_dma_malloc(state->port, (uint64_t)memory->size);
+    void *buffer = nic_dma_malloc(state->port, size);
     if (buffer == NULL)
         return errno != 0 ? -errno : -ENOMEM;
-    if (!block_insert((uintptr_t)buffer, (size_t)memory->size)) {
+    if (!block_insert(state, (uintptr_t)buffer, (size_t)size)) {
         nic_dma_free(state->port, buffer);
         return -ENOMEM;
     }
@@ -116,21 +123,17 @@ static int block_allocate(struct gm_state *state, struct bmi_method_memory *memo
 
 int gm_memory_option(struct gm_state *state, struct bmi_method_memory *memory, bool set)
 {
-    bool gone;
-    if (!set)
-        return block_allocate(state, memory);
-    if (!block_take((uintptr_t)memory->buffer, &gone))
-        return -ENOENT;
-    if (!gone && state != NULL)
-        nic_dma_free(state->port, memory->buffer);
-    return 0;
+    return set ? block_free(memory->buffer) : block_allocate(state, memory);
 }
 
-void gm_memory_stop(void)
+void gm_memory_stop(struct gm_state *state)
 {
     gm_lock(&blocks.lock);
     for (size_t i = 0; i < blocks.count; i++)
-        blocks.array[i].gone = true;
+        if (blocks.array[i].state == state) {
+            nic_dma_keep(state->port, (void *)blocks.array[i].address);
+            blocks.array[i].state = NULL;
+        }
     if (blocks.count == 0) {
         free(blocks.array);
         blocks.array = NULL;
@@ -186,7 +189,7 @@ static int piece_begin(struct gm_link *link, const struct iovec *iov, struct pie
     struct gm_state *state = gm_state_of(link);
     *piece = (struct piece){.memory = iov->iov_base, .length = iov->iov_len};
     int status = 0;
-    if (!gm_memory_is_ours(iov->iov_base, iov->iov_len))
+    if (!gm_memory_is_ours(state, iov->iov_base, iov->iov_len))
         status =
             bmi_method_cache_get(state->cache, iov->iov_base, iov->iov_len, &piece->registration);
     if (status != 0)
@@ -197,19 +200,20 @@ static int piece_begin(struct gm_link *link, const struct iovec *iov, struct pie
     return status;
 }
 
-static uint64_t now_ms(void)
+static uint64_t now_ms(struct bmi_instance *instance)
 {
-    return bmi_method_now_ns() / 1000000;
+    return bmi_method_now_ns(instance) / 1000000;
 }
 
 /* The rest of the time to wait for a peer, over all its memory: its claim may move from one
  * piece to the next. *until_ms is 0 until the first wait. */
-static uint32_t wait_left_ms(enum gm_patience patience, uint64_t *until_ms)
+static uint32_t wait_left_ms(struct bmi_instance *instance, enum gm_patience patience,
+                             uint64_t *until_ms)
 {
     uint32_t whole = patience == GM_WAIT ? GM_STOP_MS : patience == GM_BRIEFLY ? GM_PIECE_MS : 0;
     if (whole == 0)
         return 0;
-    uint64_t now = now_ms();
+    uint64_t now = now_ms(instance);
     if (*until_ms == 0)
         *until_ms = now + whole;
     return *until_ms > now ? (uint32_t)(*until_ms - now) : 0;
@@ -233,13 +237,13 @@ static bool piece_end(struct gm_link *link, struct piece *piece, enum gm_patienc
     if (piece->ended)
         return true;
     int status = nic_revoke_end(state->port, piece->key, 0);
-    uint32_t left_ms = status == -EBUSY ? wait_left_ms(patience, until_ms) : 0;
+    uint32_t left_ms = status == -EBUSY ? wait_left_ms(link->base.instance, patience, until_ms) : 0;
     if (left_ms > 0)
         status = nic_revoke_end(state->port, piece->key, left_ms);
     if (status == -EBUSY && patience == GM_LATER)
         return false;
     if (status == -EBUSY)
-        bmi_method_log(BMI_LOG_WARN, NULL,
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, NULL,
                        "gm: a peer that is stopped may still write to %zu bytes at %p",
                        piece->length, piece->memory);
     if (status == -EBUSY && patience == GM_BRIEFLY)
@@ -272,7 +276,7 @@ static bool exposed_end_locked(struct gm_link *link, struct gm_exposed *exposed,
 /* The peer is still writing: its connection ends when that takes too long. */
 static void stopped_locked(struct gm_link *link, struct gm_exposed *exposed)
 {
-    uint64_t now = now_ms();
+    uint64_t now = now_ms(link->base.instance);
     if (exposed->since_ms == 0)
         exposed->since_ms = now;
     if (now - exposed->since_ms < GM_STOPPED_MS || link->given_up)

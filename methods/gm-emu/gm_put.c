@@ -144,7 +144,7 @@ static int piece_register(struct gm_put *put, size_t count)
     for (size_t i = 0; i < count && status == 0; i++) {
         const struct iovec *iov = &put->iov[i];
         put->registrations[i] = NULL;
-        if (!gm_memory_is_ours(iov->iov_base, iov->iov_len))
+        if (!gm_memory_is_ours(gm_state_of(put->link), iov->iov_base, iov->iov_len))
             status =
                 bmi_method_cache_get(cache, iov->iov_base, iov->iov_len, &put->registrations[i]);
         if (status == 0) {
@@ -255,7 +255,7 @@ static void put_end(struct gm_put *put, int status)
     struct bmi_transfer *transfer = put->transfer;
     record_give(gm_state_of(link), put);
     if (status == 0)
-        gm_count(BMI_COUNT_PUTS, 1);
+        gm_count(link, BMI_COUNT_PUTS, 1);
     bmi_method_transfer_done(&link->base, transfer, status);
 }
 
@@ -300,7 +300,7 @@ static void put_sent(struct nic_port *port, void *context, int status)
     bool last = link->closing == GM_CLOSE_LINGERING && gm_link_idle_locked(link);
     gm_unlock(&link->send_lock);
     if (status == 0)
-        gm_count(BMI_COUNT_PUT_BYTES, (int64_t)bytes);
+        gm_count(link, BMI_COUNT_PUT_BYTES, (int64_t)bytes);
     if (over)
         put_end(put, status);
     puts_next(link, !over);

@@ -12,7 +12,7 @@
 
 static int frame_begin_locked(struct gm_link *link, const uint8_t *header)
 {
-    gm_count(BMI_COUNT_FRAMES_RECEIVED, 1);
+    gm_count(link, BMI_COUNT_FRAMES_RECEIVED, 1);
     int status = bmi_method_frame_arrived(&link->base, header, &link->sink);
     if (status < 0)
         return status;
@@ -74,7 +74,7 @@ static int whole_take(struct gm_link *link, const uint8_t *bytes, size_t length)
         taken =
             bmi_method_frame_whole(&link->base, header, at + sizeof header, left - sizeof header);
         done += taken > 0 ? taken : 0;
-        gm_count(BMI_COUNT_FRAMES_RECEIVED, taken > 0);
+        gm_count(link, BMI_COUNT_FRAMES_RECEIVED, taken > 0);
     }
     return taken < 0 ? taken : done;
 }
@@ -93,7 +93,7 @@ static int stream_take(struct gm_link *link, const uint8_t *bytes, size_t length
                                      : header_take_locked(link, &bytes, &length);
     gm_unlock(&link->receive_lock);
     if (status < 0)
-        gm_count(BMI_COUNT_BAD_FRAMES, 1);
+        gm_count(link, BMI_COUNT_BAD_FRAMES, 1);
     return status;
 }
 
@@ -101,8 +101,8 @@ int gm_message_arrived(struct gm_link *link, const void *message, size_t length)
 {
     uint64_t before = atomic_load_explicit(&link->base.bytes_in, memory_order_relaxed);
     atomic_store_explicit(&link->base.bytes_in, before + length, memory_order_relaxed);
-    gm_count(BMI_COUNT_READS, 1);
-    gm_count(BMI_COUNT_BYTES_RECEIVED, (int64_t)length);
+    gm_count(link, BMI_COUNT_READS, 1);
+    gm_count(link, BMI_COUNT_BYTES_RECEIVED, (int64_t)length);
     return stream_take(link, message, length);
 }
 

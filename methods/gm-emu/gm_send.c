@@ -65,7 +65,7 @@ static struct bmi_frame **consume_locked(struct gm_link *link, size_t bytes,
 {
     int64_t count;
     done = bmi_frame_queue_sent(&link->queue, bytes, done, &count);
-    gm_count(BMI_COUNT_FRAMES_SENT, count);
+    gm_count(link, BMI_COUNT_FRAMES_SENT, count);
     return done;
 }
 
@@ -116,8 +116,8 @@ static size_t queue_send_locked(struct gm_link *link, struct bmi_frame **done)
         result = message_give_locked(link, &message);
         if (result < 0)
             break;
-        gm_count(BMI_COUNT_WRITES, 1);
-        gm_count(BMI_COUNT_BYTES_SENT, (int64_t)message.bytes);
+        gm_count(link, BMI_COUNT_WRITES, 1);
+        gm_count(link, BMI_COUNT_BYTES_SENT, (int64_t)message.bytes);
         if (result == 0)
             break;
         done = consume_locked(link, message.bytes, done);
@@ -161,9 +161,9 @@ bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
     gm_unlock(&link->send_lock);
     if (!sent)
         return false;
-    gm_count(BMI_COUNT_FRAMES_SENT, 1);
-    gm_count(BMI_COUNT_WRITES, 1);
-    gm_count(BMI_COUNT_BYTES_SENT, (int64_t)(NIC_HEAD + bytes));
+    gm_count(link, BMI_COUNT_FRAMES_SENT, 1);
+    gm_count(link, BMI_COUNT_WRITES, 1);
+    gm_count(link, BMI_COUNT_BYTES_SENT, (int64_t)(NIC_HEAD + bytes));
     return true;
 }
 

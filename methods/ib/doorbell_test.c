@@ -109,7 +109,7 @@ static void test_closed_link(void)
         continue;
     frame_send(1);
     ib_link_of(fake_accepted[1].link)->watched = false; /* its ring is lost with its descriptor */
-    bmi_method_watch_remove(&ib_link_of(fake_accepted[1].link)->watch);
+    bmi_method_watch_remove(NULL, &ib_link_of(fake_accepted[1].link)->watch);
     frame_send(0);
     fake_drive(10000);
     CU_ASSERT_EQUAL(fake_accepted[0].frames, before + 1);
@@ -135,7 +135,7 @@ int main(void)
                            CU_TEST_INFO_NULL};
     fake_method = &bmi__method_ofi_shm;
     void *trial;
-    int error = fake_method->start(&trial);
+    int error = fake_method->start(NULL, &trial);
     if (error == -ENOSYS) {
         puts("skipped: no libfabric");
         return 77;

@@ -30,9 +30,9 @@ static void exchange_ready(struct bmi_watch *watch, uint32_t events);
 int ib_exchange_watch(struct ib_link *link, uint32_t events)
 {
     if (link->watched)
-        bmi_method_watch_remove(&link->watch);
+        bmi_method_watch_remove(link->base.instance, &link->watch);
     link->watch.ready = exchange_ready;
-    int status = bmi_method_watch_add(&link->watch, events);
+    int status = bmi_method_watch_add(link->base.instance, &link->watch, events);
     link->watched = status == 0;
     return status;
 }
@@ -40,7 +40,7 @@ int ib_exchange_watch(struct ib_link *link, uint32_t events)
 void ib_exchange_close(struct ib_link *link)
 {
     if (link->watched)
-        bmi_method_watch_remove(&link->watch);
+        bmi_method_watch_remove(link->base.instance, &link->watch);
     link->watched = false;
     ib_lock(&link->send_lock);
     if (link->watch.fd >= 0)
@@ -58,7 +58,7 @@ static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    ip_socket_set_options(link->base.method, &link->base, fd);
+    ip_socket_set_options(link->base.instance, link->base.method, &link->base, fd);
     if (connect(fd, &to->any, ip_socket_address_length(to)) < 0 && errno != EINPROGRESS &&
         errno != EINTR) {
         int error = -errno;
@@ -143,8 +143,9 @@ static void connect_ready(struct ib_link *link)
 void ib_byte_send(const struct ib_link *link, char byte)
 {
     if (send(link->watch.fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        bmi_method_log(BMI_LOG_DEBUG, &link->base, "%s: the byte '%c' is lost: %s",
-                       ib_state_of(link)->kind->scheme, byte, strerror(errno));
+        bmi_method_log(link->base.instance, BMI_LOG_DEBUG, &link->base,
+                       "%s: the byte '%c' is lost: %s", ib_state_of(link)->kind->scheme, byte,
+                       strerror(errno));
 }
 
 void ib_ring_locked(struct ib_link *link)
@@ -205,7 +206,7 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
         close(fd);
         return;
     }
-    ip_socket_set_options(link->base.method, &link->base, fd);
+    ip_socket_set_options(link->base.instance, link->base.method, &link->base, fd);
     ip_accepted(&link->base, fd, (const void *)from);
     if (ib_handshake_start(link))
         ib_link_forget(link);
@@ -254,6 +255,7 @@ static int listener_add(struct ib_state *state, int fd, const char *bound, int f
                                  &endpoint);
     if (status == 0 && address.kind == IP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC))
         status = ip_names_add(&state->names, &address, port);
+    state->acceptor.instance = state->instance;
     state->acceptor.method = state->method;
     state->acceptor.take = connection_take;
     state->acceptor.accepted = accepted;
@@ -264,7 +266,7 @@ int ib_listen(void *argument, const char *text, int flags, char *bound, size_t s
 {
     struct ib_state *state = argument;
     uint16_t port;
-    int fd = ip_listen_open(state->method, text, flags, NULL, bound, size, &port);
+    int fd = ip_listen_open(state->instance, state->method, text, flags, NULL, bound, size, &port);
     if (fd < 0)
         return fd;
     int status = listener_add(state, fd, bound, flags, port);

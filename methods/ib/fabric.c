@@ -62,10 +62,10 @@ int ib_step_failed(const struct ib_state *state, const char *step, ssize_t statu
         status = -FI_EMFILE;
     struct rlimit limit = {0};
     getrlimit(RLIMIT_MEMLOCK, &limit);
-    bmi_method_log(BMI_LOG_ERROR, NULL, "%s: provider %s: cannot %s: %s", state->kind->scheme,
-                   state->provider, step, ib_library.strerror((int)-status));
+    bmi_method_log(state->instance, BMI_LOG_ERROR, NULL, "%s: provider %s: cannot %s: %s",
+                   state->kind->scheme, state->provider, step, ib_library.strerror((int)-status));
     if (status == -FI_ENOMEM && limit.rlim_cur != RLIM_INFINITY)
-        bmi_method_log(BMI_LOG_ERROR, NULL,
+        bmi_method_log(state->instance, BMI_LOG_ERROR, NULL,
                        "%s: the locked-memory limit is %llu bytes: raise it (ulimit -l), or lower "
                        "FI_UNIVERSE_SIZE, by which providers size their queues",
                        state->kind->scheme, (unsigned long long)limit.rlim_cur);
@@ -77,7 +77,7 @@ int ib_queues_failed(const struct ib_state *state, const char *step, ssize_t sta
     int error = ib_step_failed(state, step, status);
     if (status != -FI_EINVAL)
         return error;
-    bmi_method_log(BMI_LOG_ERROR, NULL,
+    bmi_method_log(state->instance, BMI_LOG_ERROR, NULL,
                    "%s: the device may be too small for the queues, which the provider sizes by "
                    "FI_UNIVERSE_SIZE (256): set that to about the number of peers",
                    state->kind->scheme);
@@ -89,14 +89,14 @@ static size_t iovecs_of(size_t limit)
     return limit == 0 ? 1 : limit < IB_IOVECS ? limit : IB_IOVECS;
 }
 
-static void info_apply(struct ib_fabric *fabric)
+static void info_apply(struct bmi_instance *instance, struct ib_fabric *fabric)
 {
     const struct fi_info *info = fabric->info;
     int mode = info->domain_attr->mr_mode;
     fabric->local_memory = (mode & FI_MR_LOCAL) != 0;
     fabric->virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
     fabric->provider_keys = (mode & FI_MR_PROV_KEY) != 0;
-    if (bmi_method_setting("ofi_register_all"))
+    if (bmi_method_setting(instance, "ofi_register_all"))
         fabric->local_memory = true;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
     fabric->shared = info->addr_format == FI_ADDR_STR; /* shm */
@@ -217,7 +217,7 @@ static void locks_warn(const struct ib_state *state)
     bool locks = FI_MAJOR(version) == 1 && FI_MINOR(version) < 18;
     if (locks && !atomic_exchange(&warned, true))
         bmi_method_log(
-            BMI_LOG_WARN, NULL,
+            state->instance, BMI_LOG_WARN, NULL,
             "%s: with libfabric %u.%u, a process that is killed while it sends can block "
             "its peers for ever. Within a host use gm://, or libfabric 1.18",
             state->kind->scheme, FI_MAJOR(version), FI_MINOR(version));
@@ -226,7 +226,7 @@ static void locks_warn(const struct ib_state *state)
 static void opened_log(const struct ib_state *state, const struct ib_fabric *fabric)
 {
     bmi_method_log(
-        BMI_LOG_INFO, NULL,
+        state->instance, BMI_LOG_INFO, NULL,
         "%s: provider %s, device %s; local memory %s, regions by %s, keys of %s; waits for %s",
         state->kind->scheme, fabric->info->fabric_attr->prov_name, fabric->info->domain_attr->name,
         fabric->local_memory ? "registered" : "plain",
@@ -242,7 +242,7 @@ static int fabric_make(struct ib_state *state, struct ib_fabric *fabric, const c
     int status = ib_provider_info(state, host, &fabric->info);
     if (status)
         return ib_step_failed(state, "find a device", status);
-    info_apply(fabric);
+    info_apply(state->instance, fabric);
     return objects_open(state, fabric);
 }
 
@@ -263,7 +263,7 @@ int ib_fabric_open(struct ib_state *state, const char *host)
         goto undo_fabric;
     state->wait_watch = (struct bmi_watch){.fd = fabric->wait_fd, .ready = ib_wait_ready};
     if (fabric->wait_fd >= 0)
-        status = bmi_method_watch_add(&state->wait_watch, EPOLLIN);
+        status = bmi_method_watch_add(state->instance, &state->wait_watch, EPOLLIN);
     else if (!state->doorbell)
         status = ib_doorbell_make(&state->doorbell);
     if (status)
@@ -284,7 +284,7 @@ void ib_fabric_close(struct ib_state *state)
     if (!fabric)
         return;
     if (fabric->wait_fd >= 0)
-        bmi_method_watch_remove(&state->wait_watch);
+        bmi_method_watch_remove(state->instance, &state->wait_watch);
     while (state->peers) {
         struct ib_peer *peer = state->peers;
         state->peers = peer->next;

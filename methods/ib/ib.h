@@ -145,6 +145,7 @@ struct ib_kind {
     const char *scheme;
     const char *const *providers;
     const char *advice; /* what to do when there is none */
+    unsigned running;   /* instances; under ib.c's limits_lock */
 };
 
 /* The name of another process's endpoint in the address vector. Poller. */
@@ -218,9 +219,10 @@ struct ib_fabric {
 };
 
 struct ib_state {
+    struct bmi_instance *instance;
     struct bmi_method *method;
     _Atomic int64_t *counters; /* the method's */
-    const struct ib_kind *kind;
+    struct ib_kind *kind;
     char provider[IB_PROVIDER_BYTES]; /* constant after start */
     bool reads;                       /* constant after start: gets are done by process_vm_readv */
 
@@ -237,6 +239,7 @@ struct ib_state {
     struct cds_hlist_head links;       /* list_lock */
     _Atomic(struct ib_link *) blocked; /* links whose next message found no room; referenced */
     struct bmi_deferred kick;          /* makes the poller flush the blocked links */
+    struct bmi_deferred gone;          /* frees the state after the stop */
 
     /* poller */
     struct bmi_timer retry;
@@ -546,7 +549,7 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
 /* Posts waiting pieces of transfers. send_lock. */
 void ib_transfers_post_locked(struct ib_link *link);
 /* Whether this process may read the memory of others of its user. */
-bool ib_reads_allowed(void);
+bool ib_reads_allowed(struct bmi_instance *instance);
 /* Continues the link's gets by process_vm_readv. Poller, no lock. */
 void ib_transfers_read(struct ib_link *link);
 /* Handles a piece that the network has returned. NULL: its link has gone. Poller, no lock. */

@@ -56,6 +56,7 @@ struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled)
     if (!link)
         return NULL;
     link->base.method = state->method;
+    link->base.instance = state->instance;
     link->base.state = state;
     link->base.destroy = link_destroy;
     atomic_init(&link->base.references, 1);
@@ -109,7 +110,8 @@ static void exchange_shut(const struct ib_link *link)
     socklen_t size = sizeof(info);
     if (link->watch.fd < 0 || !ib_state_of(link)->reads || shutdown(link->watch.fd, SHUT_WR) < 0)
         return;
-    for (uint64_t end = bmi_method_now_ns() + LIMIT_NS; bmi_method_now_ns() < end; sched_yield())
+    for (uint64_t end = bmi_method_now_ns(link->base.instance) + LIMIT_NS;
+         bmi_method_now_ns(link->base.instance) < end; sched_yield())
         if (getsockopt(link->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
             info.tcpi_state != TCP_FIN_WAIT1)
             return;
@@ -136,7 +138,7 @@ void ib_link_kick(struct ib_link *link)
     if (atomic_exchange(&link->kicked, true))
         return;
     bmi_link_ref(&link->base);
-    bmi_method_defer(&link->deferred);
+    bmi_method_defer(link->base.instance, &link->deferred);
 }
 
 void ib_link_open(struct ib_link *link)
@@ -167,6 +169,8 @@ void ib_close(struct bmi_link *base, bool linger)
 
 void ib_link_step(struct ib_link *link)
 {
+    if (link->phase == IB_DOWN)
+        return; /* its state may have been freed */
     ib_transfers_read(link);
     ib_transfers_tell(link);
     ib_lock(&link->send_lock);
@@ -177,8 +181,6 @@ void ib_link_step(struct ib_link *link)
     bool idle = !link->queue.first && moved;
     ib_unlock(&link->send_lock);
 
-    if (phase == IB_DOWN)
-        return;
     if (phase == IB_ENDING) {
         if (moved) /* returns frames that the core has queued since */
             link_finish(link);
@@ -269,7 +271,7 @@ void ib_link_take_down(struct ib_link *link)
     bool wait = link->transfers != NULL;
     ib_unlock(&link->send_lock);
     if (wait)
-        bmi_method_timer_set(&link->timer, IB_TRANSFER_WAIT_MS);
+        bmi_method_timer_set(link->base.instance, &link->timer, IB_TRANSFER_WAIT_MS);
     else
         link_finish(link);
 }

@@ -86,7 +86,8 @@ static void cache_leave(void *owner, uintptr_t address, size_t length, void *han
 int ib_memory_start(struct ib_state *state)
 {
     static const struct bmi_registrar registrar = {.enter = cache_enter, .leave = cache_leave};
-    return bmi_method_cache_create(state->method, &registrar, state, &state->cache);
+    return bmi_method_cache_create(state->instance, state->method, &registrar, state,
+                                   &state->cache);
 }
 
 /* ---- for the other side ---------------------------------------------------------------------- */
@@ -148,8 +149,9 @@ int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct b
         status = segment_enter(state, &exposed->segments[i], &regions[i]);
     }
     if (status) {
-        bmi_method_log(BMI_LOG_DEBUG, base, "%s: memory is not registered: %s; going by messages",
-                       state->kind->scheme, strerror(-status));
+        bmi_method_log(base->instance, BMI_LOG_DEBUG, base,
+                       "%s: memory is not registered: %s; going by messages", state->kind->scheme,
+                       strerror(-status));
         exposed_free(state, exposed);
         return status;
     }
@@ -162,8 +164,8 @@ int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct b
 /* The peer has not yet reported that it has finished: its link ends if that takes too long. */
 static void peer_keeps(struct ib_link *link, struct ib_exposed *exposed)
 {
-    int64_t timeout_ms = bmi_method_setting("peer_timeout_ms");
-    uint64_t now_ms = bmi_method_now_ns() / 1000000;
+    int64_t timeout_ms = bmi_method_setting(link->base.instance, "peer_timeout_ms");
+    uint64_t now_ms = bmi_method_now_ns(link->base.instance) / 1000000;
     if (exposed->since_ms == 0)
         exposed->since_ms = now_ms;
     if (timeout_ms > 0 && now_ms - exposed->since_ms >= (uint64_t)timeout_ms)

@@ -164,8 +164,9 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
     if (link->bye_seen) {
         status = -EPROTO;
     } else if (sequence != link->sequence_in) {
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: message %u came where %u was due",
-                       ib_state_of(link)->kind->scheme, sequence, link->sequence_in);
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
+                       "%s: message %u came where %u was due", ib_state_of(link)->kind->scheme,
+                       sequence, link->sequence_in);
         status = -ECONNRESET;
     } else {
         link->sequence_in++;
@@ -211,7 +212,7 @@ static bool source_is_right(const struct ib_link *link, fi_addr_t from)
 
 static void source_refuse(struct ib_link *link)
 {
-    bmi_method_log(BMI_LOG_WARN, &link->base,
+    bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
                    "%s: %s named one endpoint in its handshake, and sends from another",
                    ib_state_of(link)->kind->scheme, ib_host_of(link));
     ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
@@ -233,8 +234,8 @@ void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *b
     ib_count(state, BMI_COUNT_BYTES_RECEIVED, (int64_t)size);
     struct ib_link *link = ib_token_find(state, le64toh(token));
     if (!link || link->phase != IB_UP || le32toh(length) > size - IB_PREFIX) {
-        bmi_method_log(BMI_LOG_DEBUG, NULL, "%s: a message of %zu bytes that is no link's",
-                       state->kind->scheme, size);
+        bmi_method_log(state->instance, BMI_LOG_DEBUG, NULL,
+                       "%s: a message of %zu bytes that is no link's", state->kind->scheme, size);
         return;
     }
     bmi_link_ref(&link->base);

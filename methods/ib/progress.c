@@ -45,7 +45,7 @@ void ib_link_block_locked(struct ib_link *link)
     ib_assert_locked(&link->send_lock);
     ib_ring_locked(link); /* the first message asks the other side for a connection */
     if (blocked_put(link))
-        bmi_method_defer(&state->kick);
+        bmi_method_defer(link->base.instance, &state->kick);
 }
 
 /* Whether work is pending that no event may report. */
@@ -63,7 +63,7 @@ static void retry_set(struct ib_state *state, uint32_t ms)
     if (state->retry_ms > 0 || !untold(state))
         return;
     state->retry_ms = ms < IB_RETRY_MOST_MS ? ms : IB_RETRY_MOST_MS;
-    bmi_method_timer_set(&state->retry, state->retry_ms);
+    bmi_method_timer_set(state->instance, &state->retry, state->retry_ms);
 }
 
 void ib_kicked(struct bmi_deferred *deferred)
@@ -104,8 +104,8 @@ static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
     int status = ib_buffer_post_locked(buffer);
     ib_unlock(&state->fabric_lock);
     if (status && !buffer->unposted)
-        bmi_method_log(BMI_LOG_INFO, NULL, "%s: cannot post a buffer yet: %s", state->kind->scheme,
-                       strerror(-status));
+        bmi_method_log(state->instance, BMI_LOG_INFO, NULL, "%s: cannot post a buffer yet: %s",
+                       state->kind->scheme, strerror(-status));
     buffer->endpoint->unposted += (uint32_t)(status != 0) - buffer->unposted;
     buffer->unposted = status != 0;
 }
@@ -212,7 +212,7 @@ static void error_handle(struct ib_state *state)
     int status = ib_error(-error.err);
     static const char *const names[] = {"a receive", "a message", "a put or get",
                                         "a reserve receive"};
-    bmi_method_log(error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
+    bmi_method_log(state->instance, error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
                    "%s: %s failed: %s (provider: %d, %s)", state->kind->scheme,
                    operation ? names[operation->kind] : "an operation",
                    ib_library.strerror(error.err), error.prov_errno, text);

@@ -89,7 +89,7 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
     ip_socket_address_host(&told, told_host, sizeof(told_host));
     ip_socket_address_host(&there, host, sizeof(host));
     if (strcmp(told_host, host) != 0)
-        bmi_method_log(BMI_LOG_WARN, &link->base,
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
                        "%s: the peer's exchange is at %s, but its endpoint is at %s",
                        ib_state_of(link)->kind->scheme, host, told_host);
     return 0;
@@ -176,9 +176,9 @@ void ib_peer_settle(const struct ib_link *link)
         return;
     for (int fd = 0; fd < DESCRIPTORS_MOST; fd++)
         if (is_the_providers(fd, &ours, &theirs)) {
-            ip_socket_settle(fd);
-            ip_socket_set_options(link->base.method, NULL, fd);
+            ip_socket_settle(link->base.instance, fd);
+            ip_socket_set_options(link->base.instance, link->base.method, NULL, fd);
             /* it ends where its peer has gone without a word */
-            ip_socket_set_timeout(link->base.method, NULL, fd);
+            ip_socket_set_timeout(link->base.instance, link->base.method, NULL, fd);
         }
 }

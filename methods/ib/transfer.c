@@ -322,7 +322,7 @@ void ib_transfers_read(struct ib_link *link)
     ib_unlock(&link->send_lock);
 }
 
-bool ib_reads_allowed(void)
+bool ib_reads_allowed(struct bmi_instance *instance)
 {
     static const char scope_file[] = "/proc/sys/kernel/yama/ptrace_scope";
     char scope = '0', probe = 0;
@@ -331,7 +331,7 @@ bool ib_reads_allowed(void)
     bool known = fd < 0 ? errno == ENOENT : read(fd, &scope, 1) == 1;
     if (fd >= 0)
         close(fd);
-    return known && scope == '0' && !bmi_method_setting("ofi_register_all") &&
+    return known && scope == '0' && !bmi_method_setting(instance, "ofi_register_all") &&
            process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
 }
 

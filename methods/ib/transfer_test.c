@@ -651,7 +651,7 @@ static int method_starts(void)
     pid_t pid = fork();
     if (pid == 0) {
         void *state;
-        int error = fake_method->start(&state);
+        int error = fake_method->start(NULL, &state);
         if (error)
             fprintf(stderr, "%s does not start: %s\n", fake_method->name, strerror(-error));
         _exit(error == 0 ? 0 : nothing_to_test(error) ? 77 : 1);

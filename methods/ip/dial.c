@@ -26,7 +26,7 @@ void ip_dial_cancel(struct ip_dial *dial)
 /* The time for one candidate, so that all together stay near the setting. */
 static uint64_t attempt_ms(const struct ip_dial *dial)
 {
-    uint64_t all = (uint64_t)bmi_method_setting("connect_timeout_ms");
+    uint64_t all = (uint64_t)bmi_method_setting(dial->link->instance, "connect_timeout_ms");
     uint64_t share = all / (dial->count > 0 ? dial->count : 1);
     uint64_t least = all < ATTEMPT_MIN_MS ? all : ATTEMPT_MIN_MS;
     return share > least ? share : least;
@@ -37,7 +37,7 @@ static void dial_next(struct ip_dial *dial)
     while (dial->next < dial->count) {
         dial->error = dial->attempt(dial, &dial->candidates[dial->next++]);
         if (dial->error == 0) {
-            bmi_method_timer_set(dial->timer, attempt_ms(dial));
+            bmi_method_timer_set(dial->link->instance, dial->timer, attempt_ms(dial));
             return;
         }
     }
@@ -57,8 +57,9 @@ static void dial_resolved(void *argument, int status, const union ip_socket_addr
 
     dial->resolve = NULL;
     if (status) {
-        bmi_method_log(BMI_LOG_WARN, dial->link, "%s: cannot look up host name '%s': %s",
-                       dial->link->method->schemes, dial->address.host, bmi_status_string(status));
+        bmi_method_log(dial->link->instance, BMI_LOG_WARN, dial->link,
+                       "%s: cannot look up host name '%s': %s", dial->link->method->schemes,
+                       dial->address.host, bmi_status_string(status));
         dial->failed(dial, status);
         return;
     }
@@ -95,10 +96,10 @@ void ip_dial_start(struct ip_dial *dial, const struct ip_names *names)
         dial_next(dial);
         return;
     }
-    int status = ip_resolve_start(dial->address.host, dial->address.port, dial_resolved, dial,
-                                  &dial->resolve);
+    int status = ip_resolve_start(dial->link->instance, dial->address.host, dial->address.port,
+                                  dial_resolved, dial, &dial->resolve);
     if (status == 0)
-        bmi_method_timer_set(dial->timer, attempt_ms(dial));
+        bmi_method_timer_set(dial->link->instance, dial->timer, attempt_ms(dial));
     else
         dial->failed(dial, status);
 }
@@ -136,7 +137,7 @@ int ip_dial_check(struct bmi_link *link, int fd)
      * connects the socket to itself. */
     if (memcmp(&here, &there, sizeof(here)) == 0)
         return -ECONNREFUSED;
-    ip_socket_set_timeout(link->method, link, fd);
+    ip_socket_set_timeout(link->instance, link->method, link, fd);
     host_set(link, &there);
     ends_set(link, &here, &there);
     return 0;
@@ -147,7 +148,7 @@ void ip_accepted(struct bmi_link *link, int fd, const union ip_socket_address *f
     union ip_socket_address here = {0};
     socklen_t length = sizeof(here);
 
-    ip_socket_set_timeout(link->method, link, fd);
+    ip_socket_set_timeout(link->instance, link->method, link, fd);
     host_set(link, from);
     if (getsockname(fd, &here.any, &length) == 0)
         ends_set(link, from, &here); /* else it is never joined with another one */

@@ -43,8 +43,8 @@ typedef void ip_resolved(void *argument, int status, const union ip_socket_addre
                          size_t count);
 /* Looks a name up in a thread of its own. The poller calls `done`, unless the request is
  * cancelled before. Returns 0, -ENOMEM, or -EAGAIN: no thread can be started. */
-int ip_resolve_start(const char *host, uint16_t port, ip_resolved *done, void *argument,
-                     struct ip_resolve **out);
+int ip_resolve_start(struct bmi_instance *instance, const char *host, uint16_t port,
+                     ip_resolved *done, void *argument, struct ip_resolve **out);
 void ip_resolve_cancel(struct ip_resolve *resolve);
 /* The same at once, blocking. Returns 0 and *count > 0, or an errno. */
 int ip_resolve_now(const char *host, uint16_t port, union ip_socket_address *addresses,
@@ -88,12 +88,12 @@ int ip_dial_check(struct bmi_link *link, int fd);
 
 /* ---- listen.c: listening sockets ------------------------------------------------------------ */
 
-typedef void ip_prepare(int fd);
+typedef void ip_prepare(struct bmi_instance *instance, int fd);
 /* Opens a listening socket. `method` is for the log; `prepare` (may be NULL) sets options before
  * the socket listens. Returns the socket, or an errno; outputs the address for peers to dial, and
  * the port. Blocks for a name look-up if the name is to be bound to. */
-int ip_listen_open(const struct bmi_method *method, const char *text, int flags,
-                   ip_prepare *prepare, char *bound, size_t size, uint16_t *port);
+int ip_listen_open(struct bmi_instance *instance, const struct bmi_method *method, const char *text,
+                   int flags, ip_prepare *prepare, char *bound, size_t size, uint16_t *port);
 /* Sets host and ends of an accepted link. Poller. */
 void ip_accepted(struct bmi_link *link, int fd, const union ip_socket_address *from);
 
@@ -108,16 +108,19 @@ void ip_names_free(struct ip_names **names);
 /* Sets the options of every connection, except buffer sizes: no delay, and an end when the other
  * host has gone. Errors are logged, and not fatal; `method` and `link` (may be NULL) are for the
  * log. Any thread. */
-void ip_socket_set_options(const struct bmi_method *method, const struct bmi_link *link, int fd);
+void ip_socket_set_options(struct bmi_instance *instance, const struct bmi_method *method,
+                           const struct bmi_link *link, int fd);
 /* Of a connected socket: the connection ends when the other side does not confirm bytes for
  * peer_timeout_ms. Before that the option would also limit the connecting. Any thread. */
-void ip_socket_set_timeout(const struct bmi_method *method, const struct bmi_link *link, int fd);
+void ip_socket_set_timeout(struct bmi_instance *instance, const struct bmi_method *method,
+                           const struct bmi_link *link, int fd);
 /* Sets one. Any thread. */
-void ip_socket_set_option(const struct bmi_method *method, const struct bmi_link *link, int fd,
-                          int level, int option, int value, const char *name);
+void ip_socket_set_option(struct bmi_instance *instance, const struct bmi_method *method,
+                          const struct bmi_link *link, int fd, int level, int option, int value,
+                          const char *name);
 /* Sets options of a connected socket. Within a host there is no path to congest: the timers with
  * which a system-wide bbr paces cost a fifth of the throughput there and some 0.1 us of a small
  * message. Any thread. */
-void ip_socket_settle(int fd);
+void ip_socket_settle(struct bmi_instance *instance, int fd);
 
 #endif

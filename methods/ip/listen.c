@@ -12,8 +12,8 @@
 #include "ip.h"
 
 /* Binds and listens. Returns a socket or an errno. */
-static int socket_listen(ip_prepare *prepare, const union ip_socket_address *address,
-                         bool dual_stack)
+static int socket_listen(struct bmi_instance *instance, ip_prepare *prepare,
+                         const union ip_socket_address *address, bool dual_stack)
 {
     int on = 1, v6only = !dual_stack, error;
     int fd =
@@ -26,9 +26,9 @@ static int socket_listen(ip_prepare *prepare, const union ip_socket_address *add
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
         goto undo_socket;
     if (prepare)
-        prepare(fd);
+        prepare(instance, fd);
     if (bind(fd, &address->any, ip_socket_address_length(address)) < 0 ||
-        listen(fd, (int)bmi_method_setting("tcp_backlog")) < 0)
+        listen(fd, (int)bmi_method_setting(instance, "tcp_backlog")) < 0)
         goto undo_socket;
     return fd;
 
@@ -46,25 +46,27 @@ static union ip_socket_address any_host(int family, uint16_t port)
 }
 
 /* All interfaces; both families if the kernel supports them and `family` is AF_UNSPEC. */
-static int listen_everywhere(ip_prepare *prepare, int family, uint16_t port)
+static int listen_everywhere(struct bmi_instance *instance, ip_prepare *prepare, int family,
+                             uint16_t port)
 {
     if (family == AF_UNSPEC) {
         union ip_socket_address both = any_host(AF_INET6, port);
-        int fd = socket_listen(prepare, &both, true);
+        int fd = socket_listen(instance, prepare, &both, true);
         if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL)
             return fd;
         family = AF_INET;
     }
     union ip_socket_address any = any_host(family, port);
-    return socket_listen(prepare, &any, false);
+    return socket_listen(instance, prepare, &any, false);
 }
 
 /* The first of the host's addresses that can be bound. */
-static int listen_on(ip_prepare *prepare, const union ip_socket_address *addresses, size_t count)
+static int listen_on(struct bmi_instance *instance, ip_prepare *prepare,
+                     const union ip_socket_address *addresses, size_t count)
 {
     int fd = -EADDRNOTAVAIL;
     for (size_t i = 0; i < count; i++) {
-        fd = socket_listen(prepare, &addresses[i], false);
+        fd = socket_listen(instance, prepare, &addresses[i], false);
         if (fd >= 0)
             break;
     }
@@ -168,28 +170,29 @@ static bool any_is_here(const union ip_socket_address *addresses, size_t count)
 /* With all interfaces, the host is only the name that peers connect to. It is not looked up:
  * this machine may not know the name, or it may be another machine's where addresses are
  * translated. A numeric host that is not an address of this machine causes a warning. */
-static int socket_open(const struct bmi_method *method, ip_prepare *prepare,
-                       const struct ip_address *host, int flags, int *family)
+static int socket_open(struct bmi_instance *instance, const struct bmi_method *method,
+                       ip_prepare *prepare, const struct ip_address *host, int flags, int *family)
 {
     union ip_socket_address addresses[IP_NAME_ADDRESSES];
     size_t count;
 
     *family = AF_UNSPEC;
     if (host->kind == IP_HOST_NAME && !(flags & BMI_TCP_BIND_SPECIFIC))
-        return listen_everywhere(prepare, AF_UNSPEC, host->port);
+        return listen_everywhere(instance, prepare, AF_UNSPEC, host->port);
     int error = host_addresses(host, addresses, &count, family);
     if (error)
         return error;
     if ((flags & BMI_TCP_BIND_SPECIFIC) && count > 0)
-        return listen_on(prepare, addresses, count);
+        return listen_on(instance, prepare, addresses, count);
     if (count > 0 && !any_is_here(addresses, count))
-        bmi_method_log(BMI_LOG_WARN, NULL, "%s: listening for '%s', which is not this machine's",
-                       method->schemes, host->host);
-    return listen_everywhere(prepare, *family, host->port);
+        bmi_method_log(instance, BMI_LOG_WARN, NULL,
+                       "%s: listening for '%s', which is not this machine's", method->schemes,
+                       host->host);
+    return listen_everywhere(instance, prepare, *family, host->port);
 }
 
-int ip_listen_open(const struct bmi_method *method, const char *text, int flags,
-                   ip_prepare *prepare, char *bound, size_t size, uint16_t *port)
+int ip_listen_open(struct bmi_instance *instance, const struct bmi_method *method, const char *text,
+                   int flags, ip_prepare *prepare, char *bound, size_t size, uint16_t *port)
 {
     struct ip_address host;
     const char *reason = "";
@@ -199,13 +202,14 @@ int ip_listen_open(const struct bmi_method *method, const char *text, int flags,
 
     int error = ip_address_parse(text, &host, &reason);
     if (error) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "%s: bad listen address '%s': %s", method->schemes,
-                       text, reason);
+        bmi_method_log(instance, BMI_LOG_ERROR, NULL, "%s: bad listen address '%s': %s",
+                       method->schemes, text, reason);
         return error;
     }
-    int fd = socket_open(method, prepare, &host, flags, &family);
+    int fd = socket_open(instance, method, prepare, &host, flags, &family);
     if (fd < 0) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "%s: cannot listen on '%s': %s", method->schemes, text,
+        bmi_method_log(instance, BMI_LOG_ERROR, NULL, "%s: cannot listen on '%s': %s",
+                       method->schemes, text,
                        -fd & BMI_ERROR_BIT ? bmi_status_string(fd) : strerror(-fd));
         return fd;
     }

@@ -24,6 +24,7 @@ enum { THREADS = 8, THREADS_MOST = 64, PATIENCE_S = 1, STACK_LEAST = 256 << 10 }
 
 struct ip_resolve {
     struct ip_resolve *next; /* in the queue */
+    struct bmi_instance *instance;
     ip_resolved *done;
     void *argument;
     struct bmi_deferred deferred;
@@ -150,7 +151,7 @@ static void *resolve_thread(void *argument)
         if (resolve->cancelled)
             free(resolve);
         else
-            bmi_method_defer(&resolve->deferred);
+            bmi_method_defer(resolve->instance, &resolve->deferred);
     }
     threads--;
     bmi_lock_give(&lock);
@@ -186,13 +187,14 @@ static void queue_remove_locked(struct ip_resolve *resolve)
     resolve->queued = false;
 }
 
-int ip_resolve_start(const char *host, uint16_t port, ip_resolved *done, void *argument,
-                     struct ip_resolve **out)
+int ip_resolve_start(struct bmi_instance *instance, const char *host, uint16_t port,
+                     ip_resolved *done, void *argument, struct ip_resolve **out)
 {
     struct ip_resolve *resolve = calloc(1, sizeof(*resolve));
     if (!resolve)
         return -ENOMEM;
     strncpy(resolve->host, host, sizeof(resolve->host) - 1);
+    resolve->instance = instance;
     resolve->port = port;
     resolve->done = done;
     resolve->argument = argument;

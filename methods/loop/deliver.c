@@ -84,9 +84,9 @@ static void link_open(struct loop_link *link)
     loop_link_ready_locked(link);
     pthread_mutex_unlock(&link->network->lock);
     link->counted = link->peer->counted = true;
-    bmi_method_count(link->base.method, BMI_COUNT_LINKS, 2);
-    bmi_method_count(link->base.method, BMI_COUNT_LINKS_OPENED, 1);
-    bmi_method_count(link->base.method, BMI_COUNT_LINKS_ACCEPTED, 1);
+    bmi_method_count(link->base.instance, link->base.method, BMI_COUNT_LINKS, 2);
+    bmi_method_count(link->base.instance, link->base.method, BMI_COUNT_LINKS_OPENED, 1);
+    bmi_method_count(link->base.instance, link->base.method, BMI_COUNT_LINKS_ACCEPTED, 1);
     bmi_method_link_up(&link->base);
 }
 
@@ -136,15 +136,15 @@ static int header_arrive_locked(struct loop_link *to, struct loop_delivery *deli
     if (!to->retracted) {
         int status = bmi_method_frame_arrived(&to->base, delivery->header, &to->sink);
         if (status < 0) {
-            bmi_method_count(method, BMI_COUNT_BAD_FRAMES, 1);
+            bmi_method_count(to->base.instance, method, BMI_COUNT_BAD_FRAMES, 1);
             return status;
         }
     }
     if (to->sink.length != delivery->length) {
-        bmi_method_log(BMI_LOG_ERROR, &to->base,
+        bmi_method_log(to->base.instance, BMI_LOG_ERROR, &to->base,
                        "%s: the header says %llu bytes, the body has %llu", method->name,
                        (unsigned long long)to->sink.length, (unsigned long long)delivery->length);
-        bmi_method_count(method, BMI_COUNT_BAD_FRAMES, 1);
+        bmi_method_count(to->base.instance, method, BMI_COUNT_BAD_FRAMES, 1);
         return -EPROTO;
     }
     to->receiving = to->sink.length > 0;
@@ -303,7 +303,7 @@ static bool delay_wait(struct loop_link *link, const struct turn *turn)
         return false;
     if (!link->delaying) {
         link->delaying = true;
-        bmi_method_timer_set(&link->delay, turn->delay_ms);
+        bmi_method_timer_set(link->base.instance, &link->delay, turn->delay_ms);
     }
     return true;
 }
@@ -394,12 +394,13 @@ static void turn_count(const struct loop_link *link, const struct turn *turn)
     const struct bmi_method *method = link->base.method;
     if (turn->bytes_moved == 0)
         return;
-    bmi_method_count(method, BMI_COUNT_FRAMES_SENT, turn->frames_moved);
-    bmi_method_count(method, BMI_COUNT_FRAMES_RECEIVED, turn->frames_moved);
-    bmi_method_count(method, BMI_COUNT_BYTES_SENT, (int64_t)turn->bytes_moved);
-    bmi_method_count(method, BMI_COUNT_BYTES_RECEIVED, (int64_t)turn->bytes_moved);
-    bmi_method_count(method, BMI_COUNT_WRITES, 1);
-    bmi_method_count(method, BMI_COUNT_READS, 1);
+    bmi_method_count(link->base.instance, method, BMI_COUNT_FRAMES_SENT, turn->frames_moved);
+    bmi_method_count(link->base.instance, method, BMI_COUNT_FRAMES_RECEIVED, turn->frames_moved);
+    bmi_method_count(link->base.instance, method, BMI_COUNT_BYTES_SENT, (int64_t)turn->bytes_moved);
+    bmi_method_count(link->base.instance, method, BMI_COUNT_BYTES_RECEIVED,
+                     (int64_t)turn->bytes_moved);
+    bmi_method_count(link->base.instance, method, BMI_COUNT_WRITES, 1);
+    bmi_method_count(link->base.instance, method, BMI_COUNT_READS, 1);
 }
 
 static bool link_drained_locked(const struct loop_link *link)

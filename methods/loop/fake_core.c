@@ -262,7 +262,7 @@ void fake_pair_open(const struct bmi_method *method)
     fake_reset();
     fake_peer_clear(&fake_dialler);
     started = method;
-    if (method->start(&fake_state) != 0 ||
+    if (method->start(NULL, &fake_state) != 0 ||
         method->listen(fake_state, "server", 0, bound, sizeof bound) != 0 ||
         fake_dial(method, &fake_dialler, "server") != 0 || !fake_drive(100) ||
         strcmp(fake_dialler.events, "up") != 0 || strcmp(fake_peers[0].events, "accepted") != 0)
@@ -282,8 +282,9 @@ void fake_pair_close(void)
 
 /* ---- the poller ----------------------------------------------------------------------------- */
 
-void bmi_method_defer(struct bmi_deferred *deferred)
+void bmi_method_defer(struct bmi_instance *instance, struct bmi_deferred *deferred)
 {
+    (void)instance;
     if (atomic_exchange(&deferred->pending, true))
         return;
     pthread_mutex_lock(&work_lock);
@@ -317,13 +318,6 @@ bool fake_drive(unsigned rounds)
     }
 }
 
-void fake_drop(void)
-{
-    pthread_mutex_lock(&work_lock);
-    work_first = work_last = NULL;
-    pthread_mutex_unlock(&work_lock);
-}
-
 void fake_wait(void)
 {
     pthread_mutex_lock(&work_lock);
@@ -341,8 +335,9 @@ void fake_wake(void)
     pthread_mutex_unlock(&work_lock);
 }
 
-void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms)
+void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer, uint64_t delay_ms)
 {
+    (void)instance;
     bmi_method_timer_clear(timer);
     timer->due_ns = (clock_ms + delay_ms) * 1000000;
     struct bmi_timer **place = &timers;
@@ -376,8 +371,10 @@ void fake_advance(uint64_t ms)
     }
 }
 
-void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
+void bmi_method_log(struct bmi_instance *instance, enum bmi_log_level level,
+                    const struct bmi_link *link, const char *format, ...)
 {
+    (void)instance;
     (void)link;
     if (getenv("BMI_LOG") == NULL)
         return;
@@ -389,9 +386,10 @@ void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const
     va_end(arguments);
 }
 
-void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
-                      int64_t amount)
+void bmi_method_count(struct bmi_instance *instance, const struct bmi_method *method,
+                      enum bmi_method_counter counter, int64_t amount)
 {
+    (void)instance;
     (void)method;
     fake_counters[counter] += amount;
 }

@@ -58,8 +58,6 @@ void fake_reset(void);
 void fake_peer_clear(struct fake_peer *peer);
 /* Runs deferred calls until there are none; `rounds` at most. Returns whether none is left. */
 bool fake_drive(unsigned rounds);
-/* Forgets deferred calls, as the core does at its end. */
-void fake_drop(void);
 /* Sleeps until there is a deferred call, or fake_wake. */
 void fake_wait(void);
 void fake_wake(void);

@@ -79,6 +79,7 @@ struct loop_link *loop_link_new(struct loop_network *network, bool dialled)
     if (link == NULL)
         return NULL;
     link->base.method = network->table;
+    link->base.instance = network->instance;
     link->base.state = network;
     link->base.destroy = link_destroy;
     atomic_init(&link->base.references, 1);
@@ -146,7 +147,7 @@ void loop_link_ready_locked(struct loop_link *link)
     link->ready_next = NULL;
     *network->ready_tail = link;
     network->ready_tail = &link->ready_next;
-    bmi_method_defer(&network->work);
+    bmi_method_defer(link->base.instance, &network->work->deferred);
 }
 
 void loop_link_ready(struct loop_link *link)
@@ -313,7 +314,7 @@ static int link_stop(struct loop_link *link, int status)
     struct loop_network *network = link->network;
     bmi_method_timer_clear(&link->delay);
     if (link->counted)
-        bmi_method_count(network->table, BMI_COUNT_LINKS, -1);
+        bmi_method_count(link->base.instance, network->table, BMI_COUNT_LINKS, -1);
     pthread_mutex_lock(&link->receive_lock);
     link->receiving = false;
     pthread_mutex_unlock(&link->receive_lock);
@@ -336,7 +337,7 @@ static void link_end(struct loop_link *link, int status)
     int returned = link_stop(link, status);
     link_return(link, returned);
     if (status != 0)
-        bmi_method_count(link->base.method, BMI_COUNT_LINKS_FAILED, 1);
+        bmi_method_count(link->base.instance, link->base.method, BMI_COUNT_LINKS_FAILED, 1);
     bmi_method_link_down(&link->base, status);
     link_return(link, returned);
     bmi_link_unref(&link->base);

@@ -4,9 +4,9 @@
  *
  * Three tables from one source: "loop" moves frames only, "loopput" also puts, "loopget" also gets.
  * They differ in data. Each is a network of its own; names of one are not visible in another. A
- * name is "name" or "name:number"; listening on number 0 takes a free one. The networks are static,
- * so that tests can set hooks before the start, and so that a deferred call after the stop finds a
- * network that does not run.
+ * name is "name" or "name:number"; listening on number 0 takes a free one. One instance at a time
+ * has a network: both ends of its links belong to the same poller. The networks are static, so that
+ * tests can set hooks before the start.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -115,19 +115,33 @@ static int loop_listen(void *state, const char *address, int flags, char *bound,
     }
     pthread_mutex_unlock(&network->lock);
     if (status != 0) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "%s: cannot listen on %s: %s", network->table->name,
-                       canonical, strerror(-status));
+        bmi_method_log(network->instance, BMI_LOG_ERROR, NULL, "%s: cannot listen on %s: %s",
+                       network->table->name, canonical, strerror(-status));
         free(name);
     }
     return status;
 }
 
-static int network_start(struct loop_network *network, void **state)
+static void network_run(struct bmi_deferred *deferred);
+
+static int network_start(struct bmi_instance *instance, struct loop_network *network, void **state)
 {
+    struct loop_work *work = calloc(1, sizeof *work);
+    if (work == NULL)
+        return -ENOMEM;
+    work->deferred.run = network_run;
+    work->network = network;
     pthread_mutex_lock(&network->lock);
+    if (network->work != NULL) {
+        pthread_mutex_unlock(&network->lock);
+        free(work);
+        bmi_method_log(instance, BMI_LOG_ERROR, NULL, "%s: another instance uses this network",
+                       network->table->name);
+        return -EBUSY;
+    }
+    network->instance = instance;
     network->running = true;
-    /* the core may have dropped a call when it ended */
-    atomic_store(&network->work.pending, false);
+    network->work = work;
     network->ready = NULL;
     network->ready_tail = &network->ready;
     pthread_mutex_unlock(&network->lock);
@@ -148,8 +162,12 @@ static struct loop_link *ready_pop_locked(struct loop_network *network)
 /* Every link that was ready when the round began has one turn; later ones wait for the next. */
 static void network_run(struct bmi_deferred *deferred)
 {
-    struct loop_network *network =
-        (struct loop_network *)((char *)deferred - offsetof(struct loop_network, work));
+    struct loop_work *work = (struct loop_work *)deferred; /* its first member */
+    struct loop_network *network = work->network;
+    if (network == NULL) {
+        free(work);
+        return;
+    }
     pthread_mutex_lock(&network->lock);
     struct loop_link **end = network->ready_tail;
     bool done = !network->running || network->ready == NULL;
@@ -188,24 +206,28 @@ static void loop_stop(void *state)
         network->names = name->next;
         free(name);
     }
+    struct loop_work *work = network->work;
+    work->network = NULL;
+    bmi_method_defer(network->instance, &work->deferred); /* once more, to free it */
+    network->work = NULL;
     pthread_mutex_unlock(&network->lock);
 }
 
 /* ---- the tables ----------------------------------------------------------------------------- */
 
-static int start_loop(void **state)
+static int start_loop(struct bmi_instance *instance, void **state)
 {
-    return network_start(&loop_networks[0], state);
+    return network_start(instance, &loop_networks[0], state);
 }
 
-static int start_loopput(void **state)
+static int start_loopput(struct bmi_instance *instance, void **state)
 {
-    return network_start(&loop_networks[1], state);
+    return network_start(instance, &loop_networks[1], state);
 }
 
-static int start_loopget(void **state)
+static int start_loopget(struct bmi_instance *instance, void **state)
 {
-    return network_start(&loop_networks[2], state);
+    return network_start(instance, &loop_networks[2], state);
 }
 
 #define LOOP_LIMITS \
@@ -263,11 +285,10 @@ struct bmi_method bmi__method_loopget = {
     LOOP_MEMORY_OPERATIONS,
 };
 
-#define LOOP_NETWORK(a_table, a_limits)                                        \
-    {                                                                          \
-        .table = &(a_table), .limits = a_limits, .work = {.run = network_run}, \
-        .lock = PTHREAD_MUTEX_INITIALIZER, .copied = PTHREAD_COND_INITIALIZER, \
-        .memory_lock = PTHREAD_MUTEX_INITIALIZER                               \
+#define LOOP_NETWORK(a_table, a_limits)                                              \
+    {                                                                                \
+        .table = &(a_table), .limits = a_limits, .lock = PTHREAD_MUTEX_INITIALIZER,  \
+        .copied = PTHREAD_COND_INITIALIZER, .memory_lock = PTHREAD_MUTEX_INITIALIZER \
     }
 
 struct loop_network loop_networks[LOOP_NETWORKS] = {

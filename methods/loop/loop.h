@@ -49,14 +49,22 @@ struct loop_name {
     char address[LOOP_ADDRESS_MAX];
 };
 
+/* The deferred call of one start. The next start, perhaps by another instance, has one of its own:
+ * this one may still be in the list of the instance that has stopped. */
+struct loop_work {
+    struct bmi_deferred deferred;
+    struct loop_network *network; /* poller; NULL: stopped, and the call frees this */
+};
+
 struct loop_network {
+    struct bmi_instance *instance; /* that started it */
     struct bmi_method *table;
     struct bmi_method_limits limits; /* as they are without a test's changes */
-    struct bmi_deferred work;        /* runs loop_network_run */
     pthread_mutex_t lock;
     pthread_cond_t copied; /* some link's delivery.copying ended */
     /* under lock */
     bool running;
+    struct loop_work *work; /* of the present start; NULL: no instance has the network */
     struct loop_hooks hooks;
     struct loop_name *names;
     struct loop_link *links;

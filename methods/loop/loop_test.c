@@ -97,7 +97,7 @@ static void test_networks_apart(void)
 {
     fake_pair_open(LOOP);
     void *state;
-    CU_ASSERT_EQUAL_FATAL(bmi__method_loopput.start(&state), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__method_loopput.start(NULL, &state), 0);
     struct fake_peer *peer = &fake_peers[5];
     CU_ASSERT_EQUAL(bmi__method_loopput.connect(state, "server", peer, &peer->link), 0);
     fake_drive(100);
@@ -688,9 +688,10 @@ static void test_stop_with_open_links(void)
     CHECK_EVENTS(DIALLER, "sent:1:-125 down:0");
     CHECK_EVENTS(ACCEPTOR, "down:0");
     CHECK_EVENTS(late, "down:0");
-    fake_drop(); /* also drops the deferred call that `late` had requested */
-    fake_pair_close();
-    fake_pair_open(LOOP); /* it can be started again all the same */
+    bmi__loop_reset(LOOP);
+    fake_reset();
+    fake_peer_clear(&fake_dialler);
+    fake_pair_open(LOOP); /* before the deferred call that `late` had requested has run */
     fake_pair_close();
 }
 

@@ -128,7 +128,7 @@ static void scene_open(void)
 {
     char bound[64];
     fake_reset();
-    CU_ASSERT_EQUAL_FATAL(LOOP->start(&fake_state), 0);
+    CU_ASSERT_EQUAL_FATAL(LOOP->start(NULL, &fake_state), 0);
     CU_ASSERT_EQUAL_FATAL(LOOP->listen(fake_state, "server", 0, bound, sizeof bound), 0);
     for (unsigned i = 0; i < SENDERS; i++) {
         fake_peer_clear(&diallers[i]);
@@ -177,6 +177,7 @@ static void test_threads(void)
     printf("(%u arrived, %u retracted, %u withdrawn, %u in mid-body) ", arrived, retracted,
            untouched, detached);
     LOOP->stop(fake_state);
+    fake_drive(100);
     bmi__loop_reset(LOOP);
     for (unsigned i = 0; i < SENDERS; i++)
         fake_peer_clear(&diallers[i]);

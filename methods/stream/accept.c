@@ -32,17 +32,17 @@ static void accept_pause(struct stream_acceptor *acceptor)
     acceptor->paused = true;
     for (struct stream_listener *at = acceptor->listeners; at; at = at->next) {
         if (at->watched)
-            bmi_method_watch_remove(&at->watch);
+            bmi_method_watch_remove(acceptor->instance, &at->watch);
         at->watched = false;
     }
     acceptor->timer.expired = timer_expired;
-    bmi_method_timer_set(&acceptor->timer, ACCEPT_RETRY_MS);
+    bmi_method_timer_set(acceptor->instance, &acceptor->timer, ACCEPT_RETRY_MS);
 }
 
 static void accept_fails(struct stream_acceptor *acceptor, int error)
 {
     if (!acceptor->logged)
-        bmi_method_log(BMI_LOG_WARN, NULL,
+        bmi_method_log(acceptor->instance, BMI_LOG_WARN, NULL,
                        "%s: cannot accept connections: %s; trying again as others close",
                        acceptor->method->schemes, strerror(-error));
     acceptor->logged = true;
@@ -58,7 +58,7 @@ void stream_acceptor_resume(struct stream_acceptor *acceptor)
     for (struct stream_listener *at = acceptor->listeners; at; at = at->next) {
         if (at->watched)
             continue;
-        int error = bmi_method_watch_add(&at->watch, EPOLLIN);
+        int error = bmi_method_watch_add(acceptor->instance, &at->watch, EPOLLIN);
         at->watched = error == 0;
         if (error) {
             accept_fails(acceptor, error);
@@ -91,7 +91,7 @@ static void descriptors_short(struct stream_acceptor *acceptor, int error)
     if (acceptor->give_way && acceptor->give_way(acceptor))
         return;
     if (acceptor->evicts)
-        bmi_method_idle_close(acceptor->method, NULL);
+        bmi_method_idle_close(acceptor->instance, acceptor->method, NULL);
 }
 
 static bool may(struct stream_acceptor *acceptor)
@@ -145,7 +145,7 @@ int stream_acceptor_add(struct stream_acceptor *acceptor, int fd)
     listener->acceptor = acceptor;
     listener->watch.fd = fd;
     listener->watch.ready = listener_ready;
-    int error = bmi_method_watch_add(&listener->watch, EPOLLIN);
+    int error = bmi_method_watch_add(acceptor->instance, &listener->watch, EPOLLIN);
     if (error) {
         free(listener);
         return error;
@@ -164,7 +164,7 @@ void stream_acceptor_stop(struct stream_acceptor *acceptor)
         struct stream_listener *listener = acceptor->listeners;
         acceptor->listeners = listener->next;
         if (listener->watched)
-            bmi_method_watch_remove(&listener->watch);
+            bmi_method_watch_remove(acceptor->instance, &listener->watch);
         close(listener->watch.fd);
         free(listener);
     }

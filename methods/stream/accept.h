@@ -19,6 +19,7 @@ struct stream_listener;
 
 /* Embedded in its owner, and zeroed but for the first members. Poller. */
 struct stream_acceptor {
+    struct bmi_instance *instance;
     const struct bmi_method *method;
     /* Takes a connection. Returns its descriptor, or an errno. NULL: as accept4(2). */
     int (*take)(struct stream_acceptor *acceptor, int listener, struct sockaddr_storage *from);

@@ -10,7 +10,7 @@
 
 static int epoll_watch(struct stream_link *link)
 {
-    int error = bmi_method_watch_add(&link->watch, STREAM_WATCHED);
+    int error = bmi_method_watch_add(link->base.instance, &link->watch, STREAM_WATCHED);
     link->watched = error == 0;
     return error;
 }
@@ -22,7 +22,7 @@ static void epoll_ignore(struct stream_link *link)
     if (state->hot == link)
         state->hot = NULL;
     if (link->watched)
-        bmi_method_watch_remove(&link->watch);
+        bmi_method_watch_remove(link->base.instance, &link->watch);
     link->watched = false;
 }
 
@@ -53,7 +53,7 @@ static void hot_read(struct stream_state *state)
 
     if (!link || ++state->hot_reads < STREAM_HOT_READS || !link->watched)
         return;
-    bmi_method_watch_remove(&link->watch);
+    bmi_method_watch_remove(state->instance, &link->watch);
     link->watched = false;
 }
 

@@ -189,7 +189,7 @@ static int watch_for(struct stream_link *link, void (*ready)(struct bmi_watch *,
         return 0;
     stream_engine_epoll.ignore(link);
     link->watch.ready = ready;
-    int error = bmi_method_watch_add(&link->watch, events);
+    int error = bmi_method_watch_add(link->base.instance, &link->watch, events);
     link->watched = error == 0;
     return error;
 }
@@ -288,7 +288,7 @@ static int completions_take(struct stream_uring *uring)
     uring->taking = true;
     while (count < TAKEN_MOST && completion_take(uring, &cqe)) {
         completion_handle(uring, &cqe);
-        if (++count % 16 == 0 && stream_pass_is_long(&until_ns))
+        if (++count % 16 == 0 && stream_pass_is_long(uring->state->instance, &until_ns))
             break;
     }
     uring->taking = false;
@@ -378,7 +378,7 @@ static void uring_read(struct stream_link *link)
 static void abandon(struct stream_uring *uring)
 {
     uring->abandoned = true;
-    bmi_method_watch_remove(&uring->watch);
+    bmi_method_watch_remove(uring->state->instance, &uring->watch);
     stream_lock(&uring->state->list_lock);
     struct stream_link *at = uring->state->links; /* other threads only insert before it */
     stream_unlock(&uring->state->list_lock);
@@ -493,7 +493,7 @@ static int uring_start(struct stream_state *state)
     error = stream_uring_sends_start(uring);
     if (error)
         goto undo_ring;
-    error = bmi_method_watch_add(&uring->watch, EPOLLIN);
+    error = bmi_method_watch_add(state->instance, &uring->watch, EPOLLIN);
     if (error)
         goto undo_sends;
     state->uring = uring;
@@ -525,7 +525,7 @@ static void uring_stop(struct stream_state *state)
 
     if (!stream_uring_is_parents(uring))
         requests_await(uring);
-    bmi_method_watch_remove(&uring->watch);
+    bmi_method_watch_remove(state->instance, &uring->watch);
     ring_close(uring);
     stream_uring_sends_stop(uring);
 }

@@ -42,8 +42,9 @@ static char pending_host[64]; /* of a link that has no owner yet */
 static uint8_t pending_ends[2 * BMI_LINK_END];
 static int links_made, links_gone;
 
-uint64_t bmi_method_now_ns(void)
+uint64_t bmi_method_now_ns(struct bmi_instance *instance)
 {
+    (void)instance;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -51,7 +52,7 @@ uint64_t bmi_method_now_ns(void)
 
 int64_t fake_now_ms(void)
 {
-    return (int64_t)(bmi_method_now_ns() / 1000000);
+    return (int64_t)(bmi_method_now_ns(NULL) / 1000000);
 }
 
 /* ---- services ------------------------------------------------------------------------------- */
@@ -136,8 +137,10 @@ int bmi_method_body_arrived(struct bmi_link *link, struct bmi_sink *sink)
     return 0;
 }
 
-bool bmi_method_idle_close(const struct bmi_method *method, const char *host)
+bool bmi_method_idle_close(struct bmi_instance *instance, const struct bmi_method *method,
+                           const char *host)
 {
+    (void)instance;
     (void)method;
     (void)host;
     return false;
@@ -192,14 +195,16 @@ void bmi_method_transfer_done(struct bmi_link *link, struct bmi_transfer *transf
     fake_on_transfer(transfer, status);
 }
 
-int bmi_method_watch_add(struct bmi_watch *watch, uint32_t events)
+int bmi_method_watch_add(struct bmi_instance *instance, struct bmi_watch *watch, uint32_t events)
 {
+    (void)instance;
     struct epoll_event event = {.events = events, .data.ptr = watch};
     return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, watch->fd, &event) < 0 ? -errno : 0;
 }
 
-void bmi_method_watch_remove(struct bmi_watch *watch)
+void bmi_method_watch_remove(struct bmi_instance *instance, struct bmi_watch *watch)
 {
+    (void)instance;
     if (epoll_ctl(epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL) < 0)
         abort();
 }
@@ -214,8 +219,9 @@ void bmi_method_timer_clear(struct bmi_timer *timer)
     timer->link_to_me = NULL;
 }
 
-void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms)
+void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer, uint64_t delay_ms)
 {
+    (void)instance;
     bmi_method_timer_clear(timer);
     timer->due_ns = ((uint64_t)fake_now_ms() + delay_ms) * 1000000u;
     timer->next = timers;
@@ -225,8 +231,9 @@ void bmi_method_timer_set(struct bmi_timer *timer, uint64_t delay_ms)
     timers = timer;
 }
 
-void bmi_method_defer(struct bmi_deferred *node)
+void bmi_method_defer(struct bmi_instance *instance, struct bmi_deferred *node)
 {
+    (void)instance;
     if (atomic_exchange(&node->pending, true))
         return;
     struct bmi_deferred *first = atomic_load(&deferred);
@@ -235,8 +242,9 @@ void bmi_method_defer(struct bmi_deferred *node)
     while (!atomic_compare_exchange_weak(&deferred, &first, node));
 }
 
-int64_t bmi_method_setting(const char *name)
+int64_t bmi_method_setting(struct bmi_instance *instance, const char *name)
 {
+    (void)instance;
     static const struct {
         const char *name;
         int64_t value;
@@ -269,15 +277,18 @@ int64_t bmi_method_setting(const char *name)
     abort();
 }
 
-const char *bmi_method_setting_text(const char *name)
+const char *bmi_method_setting_text(struct bmi_instance *instance, const char *name)
 {
+    (void)instance;
     if (strcmp(name, "tcp_engine") == 0)
         return fake_tcp_engine;
     return strcmp(name, "tls_psk") == 0 ? fake_tls_psk : "";
 }
 
-void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const char *format, ...)
+void bmi_method_log(struct bmi_instance *instance, enum bmi_log_level level,
+                    const struct bmi_link *link, const char *format, ...)
 {
+    (void)instance;
     va_list arguments;
     (void)link;
     va_start(arguments, format);
@@ -287,8 +298,9 @@ void bmi_method_log(enum bmi_log_level level, const struct bmi_link *link, const
         fprintf(stderr, "[log %d] %s\n", (int)level, fake_logged);
 }
 
-_Atomic int64_t *bmi_method_counters(const struct bmi_method *method)
+_Atomic int64_t *bmi_method_counters(struct bmi_instance *instance, const struct bmi_method *method)
 {
+    (void)instance;
     (void)method;
     return fake_counters;
 }
@@ -299,10 +311,10 @@ unsigned bmi_method_counter_stripe(void)
     return 0;
 }
 
-void bmi_method_count(const struct bmi_method *method, enum bmi_method_counter counter,
-                      int64_t amount)
+void bmi_method_count(struct bmi_instance *instance, const struct bmi_method *method,
+                      enum bmi_method_counter counter, int64_t amount)
 {
-    bmi_counter_add(bmi_method_counters(method), counter, amount);
+    bmi_counter_add(bmi_method_counters(instance, method), counter, amount);
 }
 
 void bmi_method_link_host(struct bmi_link *link, const char *host, uint32_t number)
@@ -375,7 +387,7 @@ void fake_start(void)
     fake_accepted_count = links_made = links_gone = 0;
     memset(fake_accepted, 0, sizeof(fake_accepted));
     memset(fake_counters, 0, sizeof(fake_counters));
-    if (fake_method->start(&fake_state) < 0)
+    if (fake_method->start(NULL, &fake_state) < 0)
         abort();
 }
 
@@ -436,7 +448,7 @@ int fake_listen(char *bound, size_t size)
     snprintf(address, sizeof(address), "%s:0", fake_host);
     if (fake_method->listen(fake_state, address, BMI_TCP_BIND_SPECIFIC, bound, size) < 0)
         abort();
-    if (fake_method->option(fake_state, NULL, BMI_TCP_GET_PORT, &port, false) < 0)
+    if (fake_method->option(NULL, fake_state, NULL, BMI_TCP_GET_PORT, &port, false) < 0)
         abort();
     return port;
 }

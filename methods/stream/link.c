@@ -76,6 +76,7 @@ struct stream_link *stream_link_new(struct stream_state *state, int fd)
     if (!link)
         return NULL;
     link->base.method = state->socket->method;
+    link->base.instance = state->instance;
     link->base.state = state;
     link->base.destroy = link_destroy;
     atomic_init(&link->base.references, 1);
@@ -103,7 +104,7 @@ void stream_link_kick(struct stream_link *link)
     if (atomic_exchange(&link->kicked, true))
         return;
     bmi_link_ref(&link->base);
-    bmi_method_defer(&link->deferred);
+    bmi_method_defer(link->base.instance, &link->deferred);
 }
 
 void stream_link_open(struct stream_link *link)
@@ -114,7 +115,7 @@ void stream_link_open(struct stream_link *link)
     stream_unlock(&link->send_lock);
     stream_count(link, BMI_COUNT_LINKS, 1);
     if (socket->settle)
-        socket->settle(link->watch.fd);
+        socket->settle(link->base.instance, link->watch.fd);
 
     int error = stream_state_of(link)->engine->watch(link);
     if (error) {
@@ -184,7 +185,7 @@ static void link_linger(struct stream_link *link)
         stream_link_end(link, 0);
         return;
     }
-    bmi_method_timer_set(&link->timer, link->linger_wait_ms);
+    bmi_method_timer_set(link->base.instance, &link->timer, link->linger_wait_ms);
     if (link->linger_wait_ms < LINGER_WAIT_MAX_MS)
         link->linger_wait_ms = (uint8_t)(link->linger_wait_ms * 2);
     else if (peer_first)

@@ -278,9 +278,9 @@ static void tally_tell(struct stream_link *link, int64_t bytes)
 
 /* ---- passes --------------------------------------------------------------------------------- */
 
-bool stream_pass_is_long(uint64_t *until_ns)
+bool stream_pass_is_long(struct bmi_instance *instance, uint64_t *until_ns)
 {
-    uint64_t now_ns = bmi_method_now_ns();
+    uint64_t now_ns = bmi_method_now_ns(instance);
     if (*until_ns == 0)
         *until_ns = now_ns + STREAM_PASS_NS;
     return now_ns >= *until_ns;
@@ -341,7 +341,8 @@ static int receive_pass(struct stream_link *link, int reads, bool to_end, int64_
         if (!brought_header_only(link, *bytes - last) || headers++ >= STREAM_PASS_READS)
             reads--;
     } while (result == PASS_MORE && reads > 0 && *bytes < STREAM_PASS_BYTES &&
-             state->tally.frames < STREAM_PASS_FRAMES && !stream_pass_is_long(&until_ns));
+             state->tally.frames < STREAM_PASS_FRAMES &&
+             !stream_pass_is_long(link->base.instance, &until_ns));
     if (result == 0)
         result = end_status(link);
     stream_unlock(&link->receive_lock);

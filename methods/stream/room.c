@@ -38,7 +38,7 @@ int stream_room_start(struct stream_state *state)
         return -errno;
     state->room_watch.fd = state->room_epoll;
     state->room_watch.ready = room_ready;
-    int error = bmi_method_watch_add(&state->room_watch, EPOLLIN);
+    int error = bmi_method_watch_add(state->instance, &state->room_watch, EPOLLIN);
     if (error)
         close(state->room_epoll);
     return error;
@@ -46,7 +46,7 @@ int stream_room_start(struct stream_state *state)
 
 void stream_room_stop(struct stream_state *state)
 {
-    bmi_method_watch_remove(&state->room_watch);
+    bmi_method_watch_remove(state->instance, &state->room_watch);
     close(state->room_epoll);
 }
 

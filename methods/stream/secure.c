@@ -108,8 +108,9 @@ static void step_start(struct stream_handshake *handshake)
     pthread_mutex_unlock(&securing->lock);
     int status = task_submit(handshake);
     if (status < 0) {
-        bmi_method_log(BMI_LOG_WARN, &link->base, "%s: no thread for a handshake: %s",
-                       link->base.method->schemes, bmi_status_string(status));
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
+                       "%s: no thread for a handshake: %s", link->base.method->schemes,
+                       bmi_status_string(status));
         step_finish(handshake, -ENOMEM);
     }
 }
@@ -194,15 +195,17 @@ static void list_append(struct stream_securing *securing, struct stream_handshak
 
 static void expired(struct stream_link *link)
 {
-    bmi_method_log(BMI_LOG_WARN, &link->base, "%s:%u does not complete its handshake",
-                   link->base.host ? link->base.host : "?", (unsigned)link->base.host_number);
+    bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
+                   "%s:%u does not complete its handshake", link->base.host ? link->base.host : "?",
+                   (unsigned)link->base.host_number);
     stream_link_end(link, -ETIMEDOUT);
 }
 
 bool stream_secure_may_accept(struct stream_acceptor *acceptor)
 {
     struct stream_state *state = stream_container(acceptor, struct stream_state, acceptor);
-    return state->securing.accepted < (uint32_t)bmi_method_setting("handshakes_max");
+    return state->securing.accepted <
+           (uint32_t)bmi_method_setting(acceptor->instance, "handshakes_max");
 }
 
 /* A peer in its handshake has proved nothing yet, so it goes before any that is connected. */
@@ -210,7 +213,7 @@ bool stream_secure_give_way(struct stream_acceptor *acceptor)
 {
     struct stream_state *state = stream_container(acceptor, struct stream_state, acceptor);
     struct stream_handshake *at = state->securing.first;
-    uint64_t now_ns = bmi_method_now_ns();
+    uint64_t now_ns = bmi_method_now_ns(acceptor->instance);
     bool any = at != NULL;
 
     for (int i = 0; at && i < LOOKED_AT; i++, at = at->next)
@@ -225,8 +228,8 @@ bool stream_secure_give_way(struct stream_acceptor *acceptor)
 /* Waits for bytes. */
 static void watch(struct stream_link *link)
 {
-    link->handshake->since_ns = bmi_method_now_ns();
-    int error = bmi_method_watch_add(&link->watch, EPOLLIN);
+    link->handshake->since_ns = bmi_method_now_ns(link->base.instance);
+    int error = bmi_method_watch_add(link->base.instance, &link->watch, EPOLLIN);
     if (error)
         stream_link_end(link, error);
     else
@@ -260,7 +263,8 @@ void stream_secure_start(struct stream_link *link)
         stream_link_end(link, error);
         return;
     }
-    bmi_method_timer_set(&link->timer, (uint64_t)bmi_method_setting("handshake_timeout_ms"));
+    bmi_method_timer_set(link->base.instance, &link->timer,
+                         (uint64_t)bmi_method_setting(link->base.instance, "handshake_timeout_ms"));
     if (link->accepted)
         watch(link); /* the peer speaks first */
     else
@@ -280,7 +284,7 @@ static void wait_for_room(struct stream_link *link)
     bool joins = !link->room_watched;
     link->room_watched = true;
     stream_unlock(&link->send_lock);
-    link->handshake->since_ns = bmi_method_now_ns();
+    link->handshake->since_ns = bmi_method_now_ns(link->base.instance);
     link->handshake->state = STEP_FULL;
     if (joins)
         error = stream_room_watch(link);
@@ -299,7 +303,7 @@ static void refuse(struct stream_link *link, int error)
     link->handshake->state = STEP_REFUSED;
     link->handshake->result = error;
     shutdown(link->watch.fd, SHUT_WR);
-    bmi_method_timer_set(&link->timer, REFUSED_WAIT_MS);
+    bmi_method_timer_set(link->base.instance, &link->timer, REFUSED_WAIT_MS);
     watch(link);
 }
 
@@ -353,7 +357,7 @@ void stream_secure_ready(struct stream_link *link)
         refused_ready(link);
         return;
     }
-    bmi_method_watch_remove(&link->watch);
+    bmi_method_watch_remove(link->base.instance, &link->watch);
     link->watched = false;
     step_queue(link->handshake);
 }

@@ -69,7 +69,7 @@ void stream_dialled(struct stream_link *link)
 static void refuse(const struct stream_state *state, int fd)
 {
     uint8_t bytes[BMI_FRAME_HEADER];
-    bmi_method_log(BMI_LOG_WARN, NULL, "%s: no memory for a connection",
+    bmi_method_log(state->instance, BMI_LOG_WARN, NULL, "%s: no memory for a connection",
                    state->socket->method->name);
     bmi_method_refusal(bytes);
     (void)!send(fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -113,8 +113,9 @@ int stream_listen(struct stream_state *state, int fd)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-int stream_method_start(size_t size, const struct stream_socket *socket,
-                        const struct stream_engine *engine, void **out)
+int stream_method_start(struct bmi_instance *instance, size_t size,
+                        const struct stream_socket *socket, const struct stream_engine *engine,
+                        void **out)
 {
     int error = -ENOMEM;
     if (engine->send && socket->bytes != &stream_plain)
@@ -122,9 +123,11 @@ int stream_method_start(size_t size, const struct stream_socket *socket,
     struct stream_state *state = calloc(1, size);
     if (!state)
         return error;
+    state->instance = instance;
     state->socket = socket;
     state->engine = engine;
-    state->counters = bmi_method_counters(socket->method);
+    state->counters = bmi_method_counters(instance, socket->method);
+    state->acceptor.instance = instance;
     state->acceptor.method = socket->method;
     state->acceptor.accepted = accepted;
     state->acceptor.evicts = true;
@@ -196,8 +199,10 @@ bool stream_arm(void *argument)
     return state->engine->arm(state);
 }
 
-int stream_option(void *state, struct bmi_link *base, int option, void *value, bool set)
+int stream_option(struct bmi_instance *instance, void *state, struct bmi_link *base, int option,
+                  void *value, bool set)
 {
+    (void)instance;
     (void)state;
     (void)value;
     if (option != BMI_TCP_CLOSE_SOCKET)

@@ -173,7 +173,7 @@ struct stream_socket {
      * or an errno: the connection is refused and closed. */
     int (*accept)(struct stream_link *link, const struct sockaddr_storage *from);
     /* 6. Sets options of a connected socket. NULL: there are none. */
-    void (*settle)(int fd);
+    void (*settle)(struct bmi_instance *instance, int fd);
     /* 7. Whether the other side's system has all bytes that were written. Closing a socket before
      * may lose them. NULL: always. */
     bool (*delivered)(int fd);
@@ -261,6 +261,7 @@ struct stream_securing {
 
 /* The first member of the method's state. */
 struct stream_state {
+    struct bmi_instance *instance;
     const struct stream_socket *socket;
     _Atomic int64_t *counters;
 
@@ -327,8 +328,9 @@ static inline void stream_count(const struct stream_link *link, enum bmi_method_
 
 /* Starts: makes the method's state of `size` bytes, zeroed, whose first member is struct
  * stream_state. Returns 0 or an errno: then nothing is left. */
-int stream_method_start(size_t size, const struct stream_socket *socket,
-                        const struct stream_engine *engine, void **state);
+int stream_method_start(struct bmi_instance *instance, size_t size,
+                        const struct stream_socket *socket, const struct stream_engine *engine,
+                        void **state);
 /* Stops, and frees the state. */
 void stream_method_stop(void *state);
 
@@ -380,7 +382,8 @@ void stream_close(struct bmi_link *base, bool linger);
 int stream_progress(void *state);
 bool stream_arm(void *state);
 /* BMI_TCP_CLOSE_SOCKET; -ENOSYS for others. */
-int stream_option(void *state, struct bmi_link *base, int option, void *value, bool set);
+int stream_option(struct bmi_instance *instance, void *state, struct bmi_link *base, int option,
+                  void *value, bool set);
 
 /* Takes the link down, now or when its writer is done; the link may be gone at return. Poller, no
  * lock. */
@@ -445,7 +448,7 @@ int64_t stream_receive_poll(struct stream_link *link);
 void stream_receive_given(struct stream_link *link, const uint8_t *bytes, size_t count);
 
 /* Whether the pass that goes on has taken its time, which runs from the first call. */
-bool stream_pass_is_long(uint64_t *until_ns);
+bool stream_pass_is_long(struct bmi_instance *instance, uint64_t *until_ns);
 
 /* Whether the next bytes may be a large body's, which is not to be copied. Poller; another thread
  * sees what the core expects. */

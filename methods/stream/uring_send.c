@@ -183,7 +183,7 @@ bool stream_uring_send(struct stream_link *link, const struct iovec *iov, size_t
         first = taken && sends->unsubmitted == 1;
     stream_unlock(&uring->lock);
     if (first)
-        bmi_method_defer(&sends->submits);
+        bmi_method_defer(link->base.instance, &sends->submits);
     return taken;
 }
 

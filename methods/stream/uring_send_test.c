@@ -368,8 +368,8 @@ static void layer_is_refused(void)
     const struct stream_socket socket = {.method = fake_method, .bytes = &layer};
     void *state = NULL;
     setup();
-    CU_ASSERT_EQUAL(stream_method_start(sizeof(struct stream_state), &socket, &stream_engine_uring,
-                                        &state),
+    CU_ASSERT_EQUAL(stream_method_start(NULL, sizeof(struct stream_state), &socket,
+                                        &stream_engine_uring, &state),
                     -EINVAL);
     CU_ASSERT_PTR_NULL(state);
     teardown();

@@ -509,7 +509,8 @@ static void listens_on_a_family(void)
     } else {
         fprintf(stderr, "(no IPv6 here) ");
     }
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_GET_PORT, &first, false), 0);
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, NULL, BMI_TCP_GET_PORT, &first, false),
+                    0);
     CU_ASSERT_EQUAL(first, port);
     port_release(fd);
     teardown();
@@ -682,7 +683,7 @@ static void core_refuses_a_link(void)
 
 static int buffer(struct bmi_link *link, int option, int value, bool set)
 {
-    int status = bmi__method_tcp.option(fake_state, link, option, &value, set);
+    int status = bmi__method_tcp.option(NULL, fake_state, link, option, &value, set);
     return status < 0 || set ? status : value;
 }
 
@@ -711,36 +712,37 @@ static void options(void)
     struct fake_owner here;
     int value = 0;
     setup();
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_CHECK_INIT, &value, false),
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, NULL, BMI_CHECK_INIT, &value, false),
                     -ENOSYS);
     value = -1;
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
                                            true),
                     -EINVAL);
     value = 70000;
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, NULL, BMI_TCP_BUFFER_SEND_SIZE, &value,
                                            true),
                     -ENOSYS); /* the core's setting is the default */
     CU_ASSERT_EQUAL(dial(bound, &here), 0);
     CU_ASSERT(FAKE_UNTIL(here.ups == 1));
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE, &value,
-                                           true),
-                    0);
-    value = 0;
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE, &value,
-                                           false),
-                    0);
-    CU_ASSERT_EQUAL(value, 70000);
-    value = 80000;
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_RECEIVE_SIZE,
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE,
                                            &value, true),
                     0);
     value = 0;
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_BUFFER_RECEIVE_SIZE,
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, here.link, BMI_TCP_BUFFER_SEND_SIZE,
+                                           &value, false),
+                    0);
+    CU_ASSERT_EQUAL(value, 70000);
+    value = 80000;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, here.link, BMI_TCP_BUFFER_RECEIVE_SIZE,
+                                           &value, true),
+                    0);
+    value = 0;
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, here.link, BMI_TCP_BUFFER_RECEIVE_SIZE,
                                            &value, false),
                     0);
     CU_ASSERT_EQUAL(value, 80000);
-    CU_ASSERT_EQUAL(bmi__method_tcp.option(fake_state, here.link, BMI_TCP_CLOSE_SOCKET, NULL, true),
+    CU_ASSERT_EQUAL(bmi__method_tcp.option(NULL, fake_state, here.link, BMI_TCP_CLOSE_SOCKET, NULL,
+                                           true),
                     0);
     CU_ASSERT(FAKE_UNTIL(here.downs == 1));
     teardown();
@@ -750,7 +752,7 @@ static void options(void)
 static void log_names_the_method(void)
 {
     static const struct bmi_method other = {.name = "bmi_other", .schemes = "other"};
-    ip_socket_set_option(&other, NULL, -1, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+    ip_socket_set_option(NULL, &other, NULL, -1, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
     CU_ASSERT_STRING_EQUAL(fake_logged, "other: cannot set SO_KEEPALIVE to 1: Bad file descriptor");
 }
 

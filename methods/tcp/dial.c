@@ -26,9 +26,9 @@ static int attempt(struct ip_dial *dial, const union ip_socket_address *to)
     int fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return -errno;
-    ip_socket_set_options(link->base.method, &link->base, fd);
+    ip_socket_set_options(link->base.instance, link->base.method, &link->base, fd);
     stream_lock(&link->send_lock);
-    tcp_socket_set_buffers_locked(link, fd);
+    tcp_socket_set_buffers_locked(link->base.instance, link, fd);
     int result = connect(fd, &to->any, ip_socket_address_length(to));
     result = result < 0 && errno != EINPROGRESS && errno != EINTR ? -errno : 0;
     if (result == 0)

@@ -30,15 +30,15 @@ static int64_t host_links(struct stream_state *state, const char *host)
 /* Whether the host may have one more; asks for one of its own to be closed where it has all. */
 static bool host_may(struct stream_state *state, const char *host)
 {
-    int64_t most = bmi_method_setting("tcp_host_links");
+    int64_t most = bmi_method_setting(state->instance, "tcp_host_links");
     int64_t all = atomic_load(&state->counters[BMI_COUNT_LINKS]) + state->securing.accepted;
     if (most == 0 || all < most)
         return true;
     const struct bmi_method *method = state->socket->method;
     int64_t count = host_links(state, host);
-    if (count < most || bmi_method_idle_close(method, host))
+    if (count < most || bmi_method_idle_close(state->instance, method, host))
         return true;
-    bmi_method_log(BMI_LOG_WARN, NULL,
+    bmi_method_log(state->instance, BMI_LOG_WARN, NULL,
                    "%s: a connection from %s is refused: it has %lld (see tcp_host_links)",
                    method->schemes, host, (long long)count);
     return false;
@@ -51,17 +51,17 @@ int tcp_accept(struct stream_link *link, const struct sockaddr_storage *address)
     ip_socket_address_host(from, host, sizeof(host));
     if (!host_may(stream_state_of(link), host))
         return -EMFILE;
-    ip_socket_set_options(link->base.method, &link->base, link->watch.fd);
+    ip_socket_set_options(link->base.instance, link->base.method, &link->base, link->watch.fd);
     stream_lock(&link->send_lock);
-    tcp_socket_set_buffers_locked(link, link->watch.fd);
+    tcp_socket_set_buffers_locked(link->base.instance, link, link->watch.fd);
     stream_unlock(&link->send_lock);
     ip_accepted(&link->base, link->watch.fd, from);
     return 0;
 }
 
-static void prepare(int fd)
+static void prepare(struct bmi_instance *instance, int fd)
 {
-    tcp_socket_set_buffers_locked(NULL, fd);
+    tcp_socket_set_buffers_locked(instance, NULL, fd);
 }
 
 int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t size)
@@ -69,7 +69,8 @@ int tcp_listen(void *argument, const char *text, int flags, char *bound, size_t 
     struct tcp_state *state = argument;
     uint16_t port;
 
-    int fd = ip_listen_open(state->stream.socket->method, text, flags, prepare, bound, size, &port);
+    int fd = ip_listen_open(state->stream.instance, state->stream.socket->method, text, flags,
+                            prepare, bound, size, &port);
     if (fd < 0)
         return fd;
     struct ip_address host;

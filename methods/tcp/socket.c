@@ -13,27 +13,31 @@ static int clamp(int64_t value)
     return value > INT32_MAX ? INT32_MAX : (int)value;
 }
 
-static int default_bytes(enum tcp_buffer which)
+static int default_bytes(struct bmi_instance *instance, enum tcp_buffer which)
 {
-    return clamp(bmi_method_setting(which == TCP_SEND_BUFFER ? "tcp_sndbuf" : "tcp_rcvbuf"));
+    return clamp(
+        bmi_method_setting(instance, which == TCP_SEND_BUFFER ? "tcp_sndbuf" : "tcp_rcvbuf"));
 }
 
-static int link_bytes_locked(struct stream_link *link, enum tcp_buffer which)
+static int link_bytes_locked(struct bmi_instance *instance, struct stream_link *link,
+                             enum tcp_buffer which)
 {
     const int *set = link ? tcp_dial_buffers_locked(link) : NULL;
-    return set && set[which] >= 0 ? set[which] : default_bytes(which);
+    return set && set[which] >= 0 ? set[which] : default_bytes(instance, which);
 }
 
-void tcp_socket_set_buffers_locked(struct stream_link *link, int fd)
+void tcp_socket_set_buffers_locked(struct bmi_instance *instance, struct stream_link *link, int fd)
 {
-    int to_send = link_bytes_locked(link, TCP_SEND_BUFFER);
-    int to_receive = link_bytes_locked(link, TCP_RECEIVE_BUFFER);
+    int to_send = link_bytes_locked(instance, link, TCP_SEND_BUFFER);
+    int to_receive = link_bytes_locked(instance, link, TCP_RECEIVE_BUFFER);
     const struct bmi_link *base = link ? &link->base : NULL;
     const struct bmi_method *method = link ? base->method : &bmi__method_tcp;
     if (to_send > 0)
-        ip_socket_set_option(method, base, fd, SOL_SOCKET, SO_SNDBUF, to_send, "SO_SNDBUF");
+        ip_socket_set_option(instance, method, base, fd, SOL_SOCKET, SO_SNDBUF, to_send,
+                             "SO_SNDBUF");
     if (to_receive > 0)
-        ip_socket_set_option(method, base, fd, SOL_SOCKET, SO_RCVBUF, to_receive, "SO_RCVBUF");
+        ip_socket_set_option(instance, method, base, fd, SOL_SOCKET, SO_RCVBUF, to_receive,
+                             "SO_RCVBUF");
 }
 
 /* Sets a buffer size: of the socket, if there is one, and of the sockets that dialling will
@@ -56,7 +60,8 @@ static int link_buffer_get_locked(struct stream_link *link, enum tcp_buffer whic
     socklen_t length = sizeof(*bytes);
     const int *to_come = tcp_dial_buffers_locked(link);
     if (to_come || link->watch.fd < 0) {
-        *bytes = to_come && to_come[which] >= 0 ? to_come[which] : default_bytes(which);
+        *bytes = to_come && to_come[which] >= 0 ? to_come[which]
+                                                : default_bytes(link->base.instance, which);
         return 0;
     }
     if (getsockopt(link->watch.fd, SOL_SOCKET, option, bytes, &length) < 0)
@@ -78,7 +83,8 @@ static int link_buffer(struct stream_link *link, enum tcp_buffer which, int *byt
 }
 
 /* The default is a setting, which the core sets for the option: it is read here only. */
-static int buffer_option(struct stream_link *link, enum tcp_buffer which, int *bytes, bool set)
+static int buffer_option(struct bmi_instance *instance, struct stream_link *link,
+                         enum tcp_buffer which, int *bytes, bool set)
 {
     if (set && *bytes < 0)
         return -EINVAL;
@@ -86,28 +92,29 @@ static int buffer_option(struct stream_link *link, enum tcp_buffer which, int *b
         return link_buffer(link, which, bytes, set);
     if (set)
         return -ENOSYS;
-    *bytes = default_bytes(which);
+    *bytes = default_bytes(instance, which);
     return 0;
 }
 
-int tcp_option(void *state_argument, struct bmi_link *base, int option, void *value, bool set)
+int tcp_option(struct bmi_instance *instance, void *state_argument, struct bmi_link *base,
+               int option, void *value, bool set)
 {
     struct tcp_state *state = state_argument;
     struct stream_link *link = base ? stream_link_of(base) : NULL;
 
     switch (option) {
     case BMI_TCP_BUFFER_SEND_SIZE:
-        return value ? buffer_option(link, TCP_SEND_BUFFER, value, set) : -EINVAL;
+        return value ? buffer_option(instance, link, TCP_SEND_BUFFER, value, set) : -EINVAL;
     case BMI_TCP_BUFFER_RECEIVE_SIZE:
-        return value ? buffer_option(link, TCP_RECEIVE_BUFFER, value, set) : -EINVAL;
+        return value ? buffer_option(instance, link, TCP_RECEIVE_BUFFER, value, set) : -EINVAL;
     case BMI_METHOD_CHOICE:
-        return set ? -EINVAL : tcp_choice(value);
+        return set ? -EINVAL : tcp_choice(instance, value);
     case BMI_TCP_GET_PORT:
         if (set || !value)
             return -EINVAL;
         *(int *)value = atomic_load(&state->port);
         return 0;
     default:
-        return stream_option(state, base, option, value, set);
+        return stream_option(instance, state, base, option, value, set);
     }
 }

@@ -38,10 +38,10 @@ static const struct stream_socket tcp_socket = {
 
 /* Sets the reason for the choice, and the level at which it is logged. Returns NULL for a bad
  * setting. */
-static const struct stream_engine *engine_choose(char *reason, size_t size,
-                                                 enum bmi_log_level *level)
+static const struct stream_engine *engine_choose(struct bmi_instance *instance, char *reason,
+                                                 size_t size, enum bmi_log_level *level)
 {
-    const char *wanted = bmi_method_setting_text("tcp_engine");
+    const char *wanted = bmi_method_setting_text(instance, "tcp_engine");
     char why[STREAM_WHY];
 
     *level = BMI_LOG_INFO;
@@ -64,21 +64,21 @@ static const struct stream_engine *engine_choose(char *reason, size_t size,
     return &stream_engine_epoll;
 }
 
-int tcp_choice(struct bmi_method_choice *choice)
+int tcp_choice(struct bmi_instance *instance, struct bmi_method_choice *choice)
 {
     enum bmi_log_level level;
-    return engine_choose(choice->reason, sizeof(choice->reason), &level) ? 0 : -EINVAL;
+    return engine_choose(instance, choice->reason, sizeof(choice->reason), &level) ? 0 : -EINVAL;
 }
 
-static int tcp_start(void **out)
+static int tcp_start(struct bmi_instance *instance, void **out)
 {
     char reason[2 * STREAM_WHY];
     enum bmi_log_level level;
-    const struct stream_engine *engine = engine_choose(reason, sizeof(reason), &level);
-    bmi_method_log(level, NULL, "tcp: %s", reason);
+    const struct stream_engine *engine = engine_choose(instance, reason, sizeof(reason), &level);
+    bmi_method_log(instance, level, NULL, "tcp: %s", reason);
     if (!engine)
         return -EINVAL;
-    return stream_method_start(sizeof(struct tcp_state), &tcp_socket, engine, out);
+    return stream_method_start(instance, sizeof(struct tcp_state), &tcp_socket, engine, out);
 }
 
 void tcp_stop(void *argument)

@@ -53,13 +53,14 @@ extern const struct bmi_option_default tcp_defaults[];
 bool tcp_delivered(int fd);
 void tcp_stop(void *state);
 /* BMI_METHOD_CHOICE: the engine, and why. */
-int tcp_choice(struct bmi_method_choice *choice);
+int tcp_choice(struct bmi_instance *instance, struct bmi_method_choice *choice);
 
 /* socket.c */
 /* Sets the buffer sizes of a link's socket, or (link NULL) of one that listens. The link's
  * send_lock. */
-void tcp_socket_set_buffers_locked(struct stream_link *link, int fd);
-int tcp_option(void *state, struct bmi_link *base, int option, void *value, bool set);
+void tcp_socket_set_buffers_locked(struct bmi_instance *instance, struct stream_link *link, int fd);
+int tcp_option(struct bmi_instance *instance, void *state, struct bmi_link *base, int option,
+               void *value, bool set);
 
 /* dial.c: functions of struct stream_socket */
 int tcp_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);

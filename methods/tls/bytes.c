@@ -246,7 +246,7 @@ static bool expect_host(struct tls_link *tls)
 static bool bios_make(struct tls_link *tls)
 {
     BIO *in = bio_make(tls), *out = in;
-    if (in && bmi_method_setting("tls_kernel_send")) {
+    if (in && bmi_method_setting(tls->link->base.instance, "tls_kernel_send")) {
         out = bio_make(tls);
         SSL_set_options(tls->ssl, SSL_OP_ENABLE_KTLS);
         if (out && !tls_kernel_add(out, tls)) {
@@ -311,10 +311,10 @@ static int handshake_done(struct tls_link *tls)
     SSL_set_msg_callback(tls->ssl, message_seen);
     SSL_set_msg_callback_arg(tls->ssl, tls);
     tls->kernel_sends = tls_kernel_has_key(BIO_next(SSL_get_wbio(tls->ssl)));
-    bmi_method_log(BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s%s)", base->host ? base->host : "?",
-                   (unsigned)base->host_number, tls->identity, SSL_get_version(tls->ssl),
-                   SSL_get_cipher_name(tls->ssl), tls->resumed ? ", resumed" : "",
-                   tls->kernel_sends ? ", the kernel sends" : "");
+    bmi_method_log(tls->link->base.instance, BMI_LOG_INFO, base, "%s:%u is %s (%s, %s%s%s)",
+                   base->host ? base->host : "?", (unsigned)base->host_number, tls->identity,
+                   SSL_get_version(tls->ssl), SSL_get_cipher_name(tls->ssl),
+                   tls->resumed ? ", resumed" : "", tls->kernel_sends ? ", the kernel sends" : "");
     return 0;
 }
 
@@ -418,7 +418,7 @@ static size_t chunk_room(const struct plain *plain)
 
 static void key_update_locked(struct tls_link *tls)
 {
-    if ((int64_t)tls->records < bmi_method_setting("tls_key_records"))
+    if ((int64_t)tls->records < bmi_method_setting(tls->link->base.instance, "tls_key_records"))
         return;
     tls->records = 0;
     SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED);

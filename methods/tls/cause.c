@@ -55,7 +55,7 @@ static const char *alert_words(int alert)
 
 static int alert_cause(const struct tls_link *tls, int alert, char *text, size_t size)
 {
-    bool with_key = bmi_method_setting_text("tls_psk")[0] != '\0';
+    bool with_key = bmi_method_setting_text(tls->link->base.instance, "tls_psk")[0] != '\0';
     bool protocol = alert_is_protocol(alert, with_key && tls->role == TLS_CLIENT);
     const char *words = protocol ? NULL : alert_words(alert);
     snprintf(text, size, "it %s: %s", protocol ? "reports" : "refuses us",
@@ -94,8 +94,8 @@ void tls_cause_log(const struct tls_link *tls, const char *text)
 {
     const struct bmi_link *base = &tls->link->base;
     const char *name = base->host ? base->host : tls->identity; /* a link that is up has no host */
-    bmi_method_log(BMI_LOG_WARN, base, "%s:%u: %s", name ? name : "?", (unsigned)base->host_number,
-                   text);
+    bmi_method_log(tls->link->base.instance, BMI_LOG_WARN, base, "%s:%u: %s", name ? name : "?",
+                   (unsigned)base->host_number, text);
 }
 
 int tls_cause_locked(struct tls_link *tls)

@@ -35,6 +35,7 @@ struct tls_stamp {
 };
 
 struct tls_contexts {
+    struct bmi_instance *instance;
     pthread_mutex_t lock;
     struct {
         SSL_CTX *context; /* NULL: none was made */
@@ -54,10 +55,10 @@ static const char *const settings[TLS_FILES] = {
 
 /* ---- which files ---------------------------------------------------------------------------- */
 
-static void stamp_take(struct tls_stamp *stamp, const char *setting)
+static void stamp_take(struct bmi_instance *instance, struct tls_stamp *stamp, const char *setting)
 {
     struct stat is;
-    *stamp = (struct tls_stamp){.name = bmi_method_setting_text(setting)};
+    *stamp = (struct tls_stamp){.name = bmi_method_setting_text(instance, setting)};
     if (*stamp->name == '\0' || stat(stamp->name, &is) < 0)
         return;
     stamp->device = is.st_dev;
@@ -241,11 +242,13 @@ static SSL_CTX *context_make(enum tls_role role, const struct tls_stamp *stamps,
 
 /* ---- the contexts --------------------------------------------------------------------------- */
 
-struct tls_contexts *tls_contexts_make(void)
+struct tls_contexts *tls_contexts_make(struct bmi_instance *instance)
 {
     struct tls_contexts *contexts = calloc(1, sizeof(*contexts));
-    if (contexts)
-        pthread_mutex_init(&contexts->lock, NULL);
+    if (!contexts)
+        return NULL;
+    contexts->instance = instance;
+    pthread_mutex_init(&contexts->lock, NULL);
     return contexts;
 }
 
@@ -259,12 +262,12 @@ void tls_contexts_free(struct tls_contexts *contexts)
     free(contexts);
 }
 
-static bool stamps_changed(struct tls_stamp *stamps)
+static bool stamps_changed(struct bmi_instance *instance, struct tls_stamp *stamps)
 {
     bool changed = false;
     for (int file = 0; file < TLS_FILES; file++) {
         struct tls_stamp now;
-        stamp_take(&now, settings[file]);
+        stamp_take(instance, &now, settings[file]);
         changed |= !stamp_equal(&now, &stamps[file]);
         stamps[file] = now;
     }
@@ -275,7 +278,7 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role)
 {
     pthread_mutex_lock(&contexts->lock);
     SSL_CTX **context = &contexts->role[role].context;
-    bool changed = stamps_changed(contexts->role[role].stamps);
+    bool changed = stamps_changed(contexts->instance, contexts->role[role].stamps);
     if (changed || !*context) {
         char why[WHY];
         SSL_CTX *made = context_make(role, contexts->role[role].stamps, why, sizeof(why));
@@ -283,7 +286,7 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role)
             SSL_CTX_free(*context);
             *context = made;
         } else {
-            bmi_method_log(BMI_LOG_ERROR, NULL, "tls: %s%s", why,
+            bmi_method_log(contexts->instance, BMI_LOG_ERROR, NULL, "tls: %s%s", why,
                            *context ? "; the credentials read before stay in use" : "");
         }
     }
@@ -297,16 +300,16 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role)
 void tls_contexts_expiry(struct tls_contexts *contexts, struct bmi_method_expiry *expiry)
 {
     pthread_mutex_lock(&contexts->lock);
-    if (stamps_changed(contexts->expiry_stamps))
-        tls_expiry_read(&contexts->expiry);
+    if (stamps_changed(contexts->instance, contexts->expiry_stamps))
+        tls_expiry_read(contexts->instance, &contexts->expiry);
     *expiry = contexts->expiry;
     pthread_mutex_unlock(&contexts->lock);
 }
 
-int tls_context_check(char *why, size_t size)
+int tls_context_check(struct bmi_instance *instance, char *why, size_t size)
 {
     struct tls_stamp stamps[TLS_FILES] = {0};
-    stamps_changed(stamps);
+    stamps_changed(instance, stamps);
     SSL_CTX *context = context_make(TLS_SERVER, stamps, why, size);
     SSL_CTX_free(context);
     return context ? 0 : -EACCES;

@@ -52,17 +52,18 @@ static void file_note(const char *file, struct expiry *certificates, struct expi
     ERR_clear_error();
 }
 
-static void files_note(struct expiry *certificates, struct expiry *lists)
+static void files_note(struct bmi_instance *instance, struct expiry *certificates,
+                       struct expiry *lists)
 {
-    file_note(bmi_method_setting_text("tls_certificate"), certificates, lists);
-    file_note(bmi_method_setting_text("tls_authorities"), certificates, lists);
-    file_note(bmi_method_setting_text("tls_revocations"), certificates, lists);
+    file_note(bmi_method_setting_text(instance, "tls_certificate"), certificates, lists);
+    file_note(bmi_method_setting_text(instance, "tls_authorities"), certificates, lists);
+    file_note(bmi_method_setting_text(instance, "tls_revocations"), certificates, lists);
 }
 
-void tls_expiry_read(struct bmi_method_expiry *expiry)
+void tls_expiry_read(struct bmi_instance *instance, struct bmi_method_expiry *expiry)
 {
     struct expiry certificates = {.end_s = INT64_MAX}, lists = {.end_s = INT64_MAX};
-    files_note(&certificates, &lists);
+    files_note(instance, &certificates, &lists);
     expiry->certificates_s = certificates.file ? certificates.end_s : 0;
     expiry->revocations_s = lists.file ? lists.end_s : 0;
 }
@@ -81,16 +82,16 @@ static bool warned(const struct expiry *expiry, int64_t days, char *text, size_t
     return true;
 }
 
-int tls_credentials_check(struct bmi_method_choice *choice)
+int tls_credentials_check(struct bmi_instance *instance, struct bmi_method_choice *choice)
 {
     struct expiry certificates = {.what = "a certificate", .end_s = INT64_MAX};
     struct expiry lists = {.what = "a list of revoked certificates", .end_s = INT64_MAX};
     char *text = choice->reason;
     size_t size = sizeof(choice->reason);
-    int error = tls_context_check(text, size);
+    int error = tls_context_check(instance, text, size);
     if (error)
         return error;
-    files_note(&certificates, &lists);
+    files_note(instance, &certificates, &lists);
     if (warned(&certificates, WARN_DAYS, text, size) || warned(&lists, WARN_LIST_DAYS, text, size))
         return 0;
     if (certificates.file)

@@ -60,9 +60,9 @@ static bool accepted(const char *name, const char *patterns)
     return false;
 }
 
-bool tls_name_find(X509 *certificate, char name[TLS_NAME])
+bool tls_name_find(struct bmi_instance *instance, X509 *certificate, char name[TLS_NAME])
 {
-    const char *patterns = bmi_method_setting_text("tls_peers");
+    const char *patterns = bmi_method_setting_text(instance, "tls_peers");
     GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
     bool found = false;
     for (int i = 0; !found && i < sk_GENERAL_NAME_num(names); i++)
@@ -83,7 +83,7 @@ int tls_verify(int ok, X509_STORE_CTX *store)
     struct tls_link *tls = SSL_get_app_data(ssl);
     if (!ok || X509_STORE_CTX_get_error_depth(store) > 0)
         return ok;
-    if (tls_name_find(X509_STORE_CTX_get_current_cert(store), name))
+    if (tls_name_find(tls->link->base.instance, X509_STORE_CTX_get_current_cert(store), name))
         return 1;
     tls->making->fault = name_fault;
     X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
@@ -94,7 +94,7 @@ int tls_verify(int ok, X509_STORE_CTX *store)
 static bool peer_name(const struct tls_link *tls, X509 *certificate, char name[TLS_NAME])
 {
     if (certificate)
-        return tls_name_find(certificate, name);
+        return tls_name_find(tls->link->base.instance, certificate, name);
     memcpy(name, tls->making->identity, TLS_NAME);
     return SSL_session_reused(tls->ssl) && *name != '\0';
 }

@@ -56,9 +56,9 @@ int tls_kernel_write(BIO *socket, const char *from, size_t size, size_t *written
 ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t count)
 {
     struct tls_link *tls = tls_link_of(link);
-    int64_t most = bmi_method_setting("tls_key_records");
+    int64_t most = bmi_method_setting(link->base.instance, "tls_key_records");
     if (tls->records >= most) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
                        "%s:%u: the kernel's key has served for %lld records (tls_key_records): the "
                        "connection ends, the next one has a new key",
                        link->base.host ? link->base.host : "?", (unsigned)link->base.host_number,

@@ -99,12 +99,18 @@ static int64_t chain_end(const SSL *ssl)
     return end_s;
 }
 
+static struct bmi_instance *instance_of(const SSL *ssl)
+{
+    const struct tls_link *tls = SSL_get_app_data(ssl);
+    return tls->link->base.instance;
+}
+
 /* Sets when the session of a full handshake ends; a resumed one keeps its end. Returns the seconds
  * that are left, 0: none. */
 static int64_t end_set(const SSL *ssl, SSL_SESSION *session)
 {
     const struct tls_sessions *sessions = sessions_of(ssl);
-    int64_t now_s = time(NULL), life_s = bmi_method_setting("tls_session_s");
+    int64_t now_s = time(NULL), life_s = bmi_method_setting(instance_of(ssl), "tls_session_s");
     int64_t end_s = end_get(session);
     if (end_s == 0) {
         end_s = chain_end(ssl);
@@ -117,12 +123,13 @@ static int64_t end_set(const SSL *ssl, SSL_SESSION *session)
 }
 
 /* Whether the peer of a session would still be accepted. */
-static bool is_usable(SSL_SESSION *session)
+static bool is_usable(const SSL *ssl, SSL_SESSION *session)
 {
     char name[TLS_NAME];
     X509 *certificate = SSL_SESSION_get0_peer(session);
-    return bmi_method_setting("tls_session_s") > 0 && end_get(session) > time(NULL) &&
-           certificate && tls_name_find(certificate, name);
+    return bmi_method_setting(instance_of(ssl), "tls_session_s") > 0 &&
+           end_get(session) > time(NULL) && certificate &&
+           tls_name_find(instance_of(ssl), certificate, name);
 }
 
 /* ---- a server's tickets --------------------------------------------------------------------- */
@@ -139,10 +146,10 @@ static int ticket_made(SSL *ssl, void *argument)
 static SSL_TICKET_RETURN ticket_read(SSL *ssl, SSL_SESSION *session, const unsigned char *key,
                                      size_t length, SSL_TICKET_STATUS status, void *argument)
 {
-    (void)ssl, (void)key, (void)length, (void)argument;
+    (void)key, (void)length, (void)argument;
     bool is_ours = status == SSL_TICKET_SUCCESS || status == SSL_TICKET_SUCCESS_RENEW;
-    return is_ours && is_usable(session) ? SSL_TICKET_RETURN_USE_RENEW
-                                         : SSL_TICKET_RETURN_IGNORE_RENEW;
+    return is_ours && is_usable(ssl, session) ? SSL_TICKET_RETURN_USE_RENEW
+                                              : SSL_TICKET_RETURN_IGNORE_RENEW;
 }
 
 /* ---- a client's tickets --------------------------------------------------------------------- */
@@ -219,7 +226,7 @@ static void ticket_use(struct tls_sessions *sessions, SSL *ssl)
     pthread_mutex_unlock(&sessions->lock);
     if (!kept)
         return;
-    if (is_usable(kept->session))
+    if (is_usable(ssl, kept->session))
         SSL_set_session(ssl, kept->session);
     kept_free(kept);
 }
@@ -229,7 +236,7 @@ void tls_session_begin(SSL *ssl)
     struct tls_sessions *sessions = sessions_of(ssl);
     if (sessions && !SSL_is_server(ssl))
         ticket_use(sessions, ssl);
-    else if (bmi_method_setting("tls_session_s") == 0)
+    else if (bmi_method_setting(instance_of(ssl), "tls_session_s") == 0)
         SSL_set_num_tickets(ssl, 0);
 }
 

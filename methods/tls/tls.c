@@ -53,14 +53,15 @@ static void tls_stop(void *argument)
     tls_contexts_free(contexts);
 }
 
-static int tls_start(void **out)
+static int tls_start(struct bmi_instance *instance, void **out)
 {
     struct tls_state *state;
-    int error = stream_method_start(sizeof(*state), &tls_socket, &stream_engine_epoll, out);
+    int error =
+        stream_method_start(instance, sizeof(*state), &tls_socket, &stream_engine_epoll, out);
     if (error)
         return error;
     state = *out;
-    state->contexts = tls_contexts_make();
+    state->contexts = tls_contexts_make(instance);
     error = state->contexts ? 0 : -ENOMEM;
     if (!error && RAND_bytes(state->instance, TLS_INSTANCE) != 1)
         error = -EIO;
@@ -94,18 +95,19 @@ static int identity_get(struct stream_link *link, struct bmi_peer_identity *iden
     return error;
 }
 
-static int tls_option(void *state, struct bmi_link *base, int option, void *value, bool set)
+static int tls_option(struct bmi_instance *instance, void *state, struct bmi_link *base, int option,
+                      void *value, bool set)
 {
     if (option == BMI_METHOD_PROVED_ADDRESS)
         return tls_address_proved(tls_link_of(stream_link_of(base)), value) ? 0 : -EACCES;
     if (option == BMI_METHOD_CHOICE)
-        return tls_credentials_check(value);
+        return tls_credentials_check(instance, value);
     if (option == BMI_METHOD_EXPIRY) {
         tls_contexts_expiry(((struct tls_state *)state)->contexts, value);
         return 0;
     }
     if (option != BMI_PEER_IDENTITY) {
-        int status = tcp_option(state, base, option, value, set);
+        int status = tcp_option(instance, state, base, option, value, set);
         return option == BMI_TCP_GET_PORT && status == 0 ? 1 : status; /* tcp's own is preferred */
     }
     if (set)

@@ -93,7 +93,7 @@ int tls_cause_locked(struct tls_link *tls);
 void tls_cause_log(const struct tls_link *tls, const char *text);
 
 /* context.c: contexts with the credentials, read again when their files have changed. */
-struct tls_contexts *tls_contexts_make(void);
+struct tls_contexts *tls_contexts_make(struct bmi_instance *instance);
 void tls_contexts_free(struct tls_contexts *contexts);
 /* Returns one that the caller frees; NULL: there is none, which was logged. Any thread. Reads
  * files. */
@@ -102,7 +102,7 @@ SSL_CTX *tls_context_get(struct tls_contexts *contexts, enum tls_role role);
 void tls_contexts_expiry(struct tls_contexts *contexts, struct bmi_method_expiry *expiry);
 /* Whether the credentials of now can be used. Returns 0, or an errno, and why. Any thread, at any
  * time. */
-int tls_context_check(char *why, size_t size);
+int tls_context_check(struct bmi_instance *instance, char *why, size_t size);
 /* Whether a file of keys has the rights of a secret. Returns 0, or an errno, and why. */
 int tls_file_check(const char *file, char *why, size_t size);
 
@@ -113,7 +113,7 @@ int tls_verify(int ok, X509_STORE_CTX *store);
  * complete. */
 int tls_identity_set(struct tls_link *tls);
 /* Finds the first name that is accepted. Returns whether there is one. */
-bool tls_name_find(X509 *certificate, char name[TLS_NAME]);
+bool tls_name_find(struct bmi_instance *instance, X509 *certificate, char name[TLS_NAME]);
 /* What the link knows of its peer. The link is up. Any thread, with the link's send_lock. */
 void tls_identity_get(struct tls_link *tls, struct bmi_peer_identity *identity);
 /* Whether the peer's certificate has the host of a canonical address. The link is up. Poller. */
@@ -147,9 +147,9 @@ ssize_t tls_kernel_send(struct stream_link *link, struct iovec *iov, size_t coun
 /* expiry.c */
 /* Whether the credentials of now can be used, and for how long. Returns 0 or an errno. Any thread,
  * at any time. */
-int tls_credentials_check(struct bmi_method_choice *choice);
+int tls_credentials_check(struct bmi_instance *instance, struct bmi_method_choice *choice);
 /* The same from the files. Any thread, at any time. */
-void tls_expiry_read(struct bmi_method_expiry *expiry);
+void tls_expiry_read(struct bmi_instance *instance, struct bmi_method_expiry *expiry);
 /* In seconds of time(2). */
 int64_t tls_time_of(const ASN1_TIME *time);
 

@@ -88,10 +88,10 @@ static int path_bind(int fd, const struct unix_address *address)
 
 /* Sets the mode of a new file, and notes it. Not through a symbolic link: a process that may write
  * to the folder could have put one in its place. */
-static int file_set(struct unix_file *file)
+static int file_set(struct bmi_instance *instance, struct unix_file *file)
 {
     struct stat is;
-    if ((bmi_method_setting("unix_other_users") &&
+    if ((bmi_method_setting(instance, "unix_other_users") &&
          fchmodat(AT_FDCWD, file->path, 0666, AT_SYMLINK_NOFOLLOW) < 0) ||
         lstat(file->path, &is) < 0)
         return -errno;
@@ -100,7 +100,8 @@ static int file_set(struct unix_file *file)
     return 0;
 }
 
-static int path_listen(struct unix_state *state, int fd, const struct unix_address *address)
+static int path_listen(struct bmi_instance *instance, struct unix_state *state, int fd,
+                       const struct unix_address *address)
 {
     const char *path = address->socket.sun_path;
     size_t size = strlen(path) + 1;
@@ -114,7 +115,7 @@ static int path_listen(struct unix_state *state, int fd, const struct unix_addre
     error = path_bind(fd, address);
     if (error)
         goto undo_lock;
-    error = file_set(file);
+    error = file_set(instance, file);
     if (!error)
         error = listen(fd, SOMAXCONN) < 0 ? -errno : stream_listen(&state->stream, fd);
     if (error)
@@ -167,21 +168,23 @@ int unix_listen(void *argument, const char *text, int flags, char *bound, size_t
     const char *reason = "";
     (void)flags;
     if (unix_address_parse(text, &address, &reason)) {
-        bmi_method_log(BMI_LOG_ERROR, NULL, "unix: bad listen address '%s': %s", text, reason);
+        bmi_method_log(state->stream.instance, BMI_LOG_ERROR, NULL,
+                       "unix: bad listen address '%s': %s", text, reason);
         return -EINVAL;
     }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int error = fd < 0 ? -errno : 0;
     if (!error && address.socket.sun_path[0] == '/') {
         snprintf(bound, size, "%s", address.socket.sun_path);
-        error = path_listen(state, fd, &address);
+        error = path_listen(state->stream.instance, state, fd, &address);
     } else if (!error) {
         error = name_listen(state, fd, &address, bound, size);
     }
     if (!error)
         return 0;
     reason = error == -EBUSY ? "another process keeps its folder locked" : strerror(-error);
-    bmi_method_log(BMI_LOG_ERROR, NULL, "unix: cannot listen on '%s': %s", text, reason);
+    bmi_method_log(state->stream.instance, BMI_LOG_ERROR, NULL, "unix: cannot listen on '%s': %s",
+                   text, reason);
     if (fd >= 0)
         close(fd);
     return error;

@@ -25,8 +25,8 @@ static int peer_check(struct stream_link *link)
     socklen_t length = sizeof(peer);
     if (getsockopt(link->watch.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
         return -errno;
-    if (peer.uid != geteuid() && !bmi_method_setting("unix_other_users")) {
-        bmi_method_log(BMI_LOG_WARN, &link->base,
+    if (peer.uid != geteuid() && !bmi_method_setting(link->base.instance, "unix_other_users")) {
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
                        "unix: process %d belongs to user %u, ours to user %u (see "
                        "unix_other_users)",
                        (int)peer.pid, (unsigned)peer.uid, (unsigned)geteuid());
@@ -86,9 +86,11 @@ static int attempt(struct stream_link *link)
 static void unix_dial(struct stream_link *link)
 {
     struct unix_dial *dial = link->dial;
-    uint64_t now_ns = bmi_method_now_ns();
+    uint64_t now_ns = bmi_method_now_ns(link->base.instance);
     if (dial->end_ns == 0) {
-        dial->end_ns = now_ns + (uint64_t)bmi_method_setting("connect_timeout_ms") * 1000000;
+        dial->end_ns =
+            now_ns +
+            (uint64_t)bmi_method_setting(link->base.instance, "connect_timeout_ms") * 1000000;
         dial->wait_ms = RETRY_LEAST_MS;
     }
     int error = attempt(link);
@@ -98,7 +100,7 @@ static void unix_dial(struct stream_link *link)
         stream_link_end(link, error == -EAGAIN ? -ETIMEDOUT : error);
         return;
     }
-    bmi_method_timer_set(&link->timer, dial->wait_ms);
+    bmi_method_timer_set(link->base.instance, &link->timer, dial->wait_ms);
     if (dial->wait_ms < RETRY_MOST_MS)
         dial->wait_ms *= 2;
 }
@@ -124,9 +126,10 @@ static const struct stream_socket unix_socket = {
     .accept = unix_accept,
 };
 
-static int unix_start(void **out)
+static int unix_start(struct bmi_instance *instance, void **out)
 {
-    return stream_method_start(sizeof(struct unix_state), &unix_socket, &stream_engine_epoll, out);
+    return stream_method_start(instance, sizeof(struct unix_state), &unix_socket,
+                               &stream_engine_epoll, out);
 }
 
 static void unix_stop(void *state)

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/methods.h"
 #include "methods/ib/ib.h"
 #include "serve.h"
@@ -23,7 +24,7 @@ static char listening[BMI_MAX_ADDR_LEN];
 
 static struct ib_fabric *fabric_here(void)
 {
-    struct ib_state *state = bmi__method_of_scheme("ofi+tcp", 7)->state;
+    struct ib_state *state = bmi__method_of_scheme(&bmi__default, "ofi+tcp", 7)->state;
     return state->fabric;
 }
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bmi/base/crypto.h"
+#include "bmi/base/instance.h"
 #include "bmi/state/peer.h"
 #include "serve.h"
 
@@ -83,7 +84,7 @@ static int side_run(void *argument, int channel)
         hello_send(other);
     for (;;) { /* the second's own connection closes soon */
         known.links = 0;
-        bmi__peer_each(link_look, &known);
+        bmi__peer_each(&bmi__default, link_look, &known);
         if (known.links == 1 && method_statistics(test_method()).links == 1)
             break;
         operations_step(5);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/protocol/cancel.h"
 #include "bmi/protocol/credit.h"
@@ -538,7 +539,8 @@ static size_t heap_most(void)
 static void check(void)
 {
     struct peer *peer = script_peer(session.script);
-    require(bmi__credit_used() >= 0 && bmi__credit_used() <= TOTAL_MEMORY);
+    require(bmi__credit_used(&bmi__default) >= 0 &&
+            bmi__credit_used(&bmi__default) <= TOTAL_MEMORY);
     if (heap_now() > 0)
         require(heap_now() <= session.heap + heap_most());
     if (peer == NULL)
@@ -622,7 +624,8 @@ static void start(void)
     if (started)
         return;
     started = true;
-    require(bmi__settings_set("immediate=off,peer_memory=128K,total_memory=128K,spin_us=0,"
+    require(bmi__settings_set(&bmi__default,
+                              "immediate=off,peer_memory=128K,total_memory=128K,spin_us=0,"
                               "cancel_grace_ms=60000,peer_timeout_ms=0") == 0);
     require(BMI_initialize(NULL, NULL, 0) == 0);
     const struct bmi_rpc_service service = {.arrived = served_arrived,
@@ -673,7 +676,7 @@ static void end(void)
     int count;
     while (BMI_testunexpected(1, &count, &info, 0) == 1)
         require(BMI_unexpected_free(info.addr, info.buffer) == 0);
-    require(bmi__credit_used() == 0);
+    require(bmi__credit_used(&bmi__default) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -3,6 +3,7 @@
  * abort_test.c - messages that their sender cancels, frame by frame, on the receiving side: ABORT
  * of a request or a stream, the receives that come back, and VOID. The sender is a script.
  */
+#include "bmi/base/instance.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three;
@@ -63,7 +64,7 @@ static void abort_of_many_requests(void)
 static void abort_gives_the_receive_back(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "announce=off"), 0);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, LARGE, TAG);
     CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
@@ -82,7 +83,7 @@ static void abort_gives_the_receive_back(void)
 static void abort_of_an_earlier_message(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "announce=off"), 0);
     post_receive(script, &one, LARGE, TAG);
     CU_ASSERT_EQUAL(send_rts(script, 31, LARGE, TAG), 0);
     CU_ASSERT_EQUAL(send_abort(script, 31, 0, false, TAG), 0);
@@ -98,7 +99,7 @@ static void receives_given_back_keep_their_order(void)
 {
     for (int order = 0; order < 2; order++) {
         struct script *script = open_script(SCRIPT_FRAMES, NULL);
-        CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "announce=off"), 0);
         post_receive(script, &one, LARGE, TAG);
         post_receive(script, &two, LARGE, TAG);
         post_receive(script, &three, LARGE, TAG);
@@ -122,7 +123,7 @@ static void a_receive_given_back_to_a_message_too_large(void)
     enum { EAGER_WHOLE, REQUEST, EAGER_IN_PIECES, CASES };
     for (int i = 0; i < CASES; i++) {
         struct script *script = open_script(SCRIPT_FRAMES, NULL);
-        CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "announce=off"), 0);
         post_receive(script, &one, SMALL, TAG);
         CU_ASSERT_EQUAL(send_rts(script, 31, SMALL, TAG), 0);
         CU_ASSERT_EQUAL(script_expect(script, WIRE_CTS, NULL, 0).target, 31);
@@ -188,7 +189,7 @@ static void abort_after_bytes_moved_fails_the_receive(void)
 static void abort_of_a_cancelled_receives_message(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "cancel_grace_ms=20"), 0);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, SMALL, TAG);
     script_expect(script, WIRE_RTR, NULL, 0);

@@ -3,6 +3,7 @@
  * address_test.c - the address book: strings, handles, references. Posts go to this process, over
  * the loop method.
  */
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 
 #include <errno.h>
@@ -17,14 +18,14 @@ static void set_up(void)
 {
     CU_ASSERT_EQUAL_FATAL(BMI_initialize(NULL, NULL, 0), 0);
     caught.text[0] = '\0';
-    bmi__log_callback(&(struct bmi_log_callback){.write = caught_write,
-                                                 .argument = &caught,
-                                                 .level = BMI_LOG_ERROR});
+    bmi__log_callback(&bmi__default, &(struct bmi_log_callback){.write = caught_write,
+                                                                .argument = &caught,
+                                                                .level = BMI_LOG_ERROR});
 }
 
 static void tear_down(void)
 {
-    bmi__log_callback(&(struct bmi_log_callback){.write = NULL});
+    bmi__log_callback(&bmi__default, &(struct bmi_log_callback){.write = NULL});
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
 }
 
@@ -91,7 +92,7 @@ static void alternatives_are_parsed_in_order(void)
 {
     BMI_addr_t handle =
         look_up("nothing://x:1,tcp://Host:007/fs,loop://name,tcp://[::1]:5/a/b,other://y");
-    bmi__book_lock();
+    bmi__book_lock(&bmi__default);
     struct address *address = bmi__address_find_locked(handle);
     CU_ASSERT_PTR_NOT_NULL_FATAL(address);
     CU_ASSERT_EQUAL_FATAL(address->alternative_count, 3);
@@ -100,7 +101,7 @@ static void alternatives_are_parsed_in_order(void)
     CU_ASSERT_STRING_EQUAL(address->alternatives[1].url, "loop://name");
     CU_ASSERT_STRING_EQUAL(address->alternatives[2].url, "tcp://[::1]:5");
     CU_ASSERT_STRING_EQUAL(address->alternatives[1].method->method->name, "bmi_loop");
-    bmi__book_unlock();
+    bmi__book_unlock(&bmi__default);
     CU_ASSERT_STRING_EQUAL(
         BMI_addr_rev_lookup(handle),
         "nothing://x:1,tcp://Host:007/fs,loop://name,tcp://[::1]:5/a/b,other://y");
@@ -130,11 +131,11 @@ static void many_alternatives(void)
         used += (size_t)snprintf(string + used, sizeof string - used, "%stcp://h:%d",
                                  i > 0 ? "," : "", i + 1);
     BMI_addr_t handle = look_up(string);
-    bmi__book_lock();
+    bmi__book_lock(&bmi__default);
     struct address *address = bmi__address_find_locked(handle);
     CU_ASSERT_PTR_NOT_NULL_FATAL(address);
     CU_ASSERT_EQUAL(address->alternative_count, 64);
-    bmi__book_unlock();
+    bmi__book_unlock(&bmi__default);
     /* addresses of methods that this host lacks are many, too, and do not displace others */
     used = 0;
     while (used + 32 < sizeof string)
@@ -189,7 +190,7 @@ static void an_invalid_handle_is_refused(void)
         int value;
         CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(bad[i]));
         CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup_unexpected(bad[i]));
-        CU_ASSERT_EQUAL(bmi__address_lock(bad[i], &peer), -EINVAL);
+        CU_ASSERT_EQUAL(bmi__address_lock(&bmi__default, bad[i], &peer), -EINVAL);
         CU_ASSERT_EQUAL(BMI_query_addr_range(bad[i], "tcp://10.*", 0), -BMI_EINVAL);
         CU_ASSERT_EQUAL(BMI_set_info(bad[i], BMI_INC_ADDR_REF, NULL), -BMI_EINVAL);
         CU_ASSERT_EQUAL(BMI_set_info(bad[i], BMI_DEC_ADDR_REF, NULL), -BMI_EINVAL);
@@ -226,15 +227,15 @@ static void an_idle_peer_goes_with_its_address(void)
 {
     BMI_addr_t handle = look_up("tcp://host:1");
     struct peer *peer, *again;
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(handle, &peer), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, handle, &peer), 0);
     CU_ASSERT_EQUAL(peer->state, PEER_IDLE);
     peer_unlock(peer);
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(handle, &again), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, handle, &again), 0);
     CU_ASSERT_PTR_EQUAL(again, peer);
     peer_unlock(again);
     CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), 0);
     CU_ASSERT_EQUAL(peer->state, PEER_FREE);
-    CU_ASSERT_EQUAL(bmi__address_lock(handle, &peer), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__address_lock(&bmi__default, handle, &peer), -EINVAL);
 }
 
 static BMI_addr_t self_connect(bmi_context_id context)
@@ -274,23 +275,23 @@ static void a_connected_address_is_dropped(void)
     CU_ASSERT_EQUAL_FATAL(BMI_initialize("bmi_loop", "loop://self", BMI_INIT_SERVER), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_open_context(&context), 0);
     BMI_addr_t handle = self_connect(context);
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(handle, &peer), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, handle, &peer), 0);
     CU_ASSERT_EQUAL(peer->state, PEER_UP);
     peer_unlock(peer);
     CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), 0);
     CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), -BMI_EINVAL);
     CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(handle));
-    CU_ASSERT_EQUAL(bmi__address_lock(handle, &again), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__address_lock(&bmi__default, handle, &again), -EINVAL);
     drive_until_free(peer);
 
     handle = self_connect(context);
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(handle, &peer), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, handle, &peer), 0);
     peer_unlock(peer);
     CU_ASSERT_EQUAL(BMI_set_info(handle, BMI_DROP_ADDR, NULL), 0);
     BMI_addr_t next = self_connect(context); /* while it is being closed */
     CU_ASSERT_NOT_EQUAL(next, handle);
-    CU_ASSERT_EQUAL(bmi__address_lock(handle, &again), -EINVAL);
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(next, &again), 0);
+    CU_ASSERT_EQUAL(bmi__address_lock(&bmi__default, handle, &again), -EINVAL);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, next, &again), 0);
     CU_ASSERT_PTR_EQUAL(again, peer);
     peer_unlock(again);
     CU_ASSERT_EQUAL(BMI_set_info(next, BMI_DROP_ADDR, NULL), 0);
@@ -305,16 +306,16 @@ static void an_alias_is_dropped(void)
 {
     struct peer *peer, *again;
     BMI_addr_t one = look_up("tcp://host:1"), other = look_up("tcp://HOST:1");
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(one, &peer), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, one, &peer), 0);
     peer_unlock(peer);
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(other, &again), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, other, &again), 0);
     peer_unlock(again);
-    bmi__book_lock();
+    bmi__book_lock(&bmi__default);
     bmi__address_move_locked(again, peer);
-    bmi__book_unlock();
+    bmi__book_unlock(&bmi__default);
     CU_ASSERT_EQUAL(BMI_set_info(one, BMI_DROP_ADDR, NULL), 0);
     CU_ASSERT_PTR_NULL(BMI_addr_rev_lookup(one));
-    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(other, &again), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__address_lock(&bmi__default, other, &again), 0);
     CU_ASSERT_PTR_EQUAL(again, peer);
     peer_unlock(again);
     CU_ASSERT_EQUAL(BMI_set_info(other, BMI_DROP_ADDR, NULL), 0);

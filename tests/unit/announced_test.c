@@ -3,6 +3,7 @@
  * announced_test.c - sends to announced receives, frame by frame: the receive of each message when
  * frames cross; cancelled announcements; and put. The receiver is a script.
  */
+#include "bmi/base/instance.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three;
@@ -228,7 +229,7 @@ static void dropped_announcements_are_asked_for(void)
 {
     enum { MANY = 400 };
     const struct script_offer offer = {.eager_max = 16384, .unexpected_max = 16384};
-    CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "peer_memory=32K"), 0);
     struct script *script = open_script(SCRIPT_FRAMES, &offer);
     for (int i = 0; i < MANY; i++)
         CU_ASSERT_EQUAL(send_rtr(script, 1000 + (uint64_t)i, SMALL, 0, TAG + 1 + i), 0);

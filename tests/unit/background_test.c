@@ -8,14 +8,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/api/api.h"
 #include "bmi/base/clock.h"
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
-#include "bmi/progress/waiters.h"
 #include "bmi/state/context.h"
 #include "bmi/task.h"
 #include "emulation.h"
@@ -619,10 +619,17 @@ static void it_is_switched_off_by_a_thread_that_runs_tasks(void)
 static bool notify(struct context *context, bmi_op_id_t op)
 {
     struct wakes wakes = {.count = 0};
-    bmi__waiters_notify(context_waiters(context), op, &wakes);
+    bmi__waiters_notify(context->instance, context_waiters(context), op, &wakes);
     bool any = wakes.count > 0;
     bmi__wakes_finish(&wakes);
     return any;
+}
+
+static void enlist(struct waiter *waiter, struct context *context, bmi_op_id_t op)
+{
+    *waiter =
+        (struct waiter){.instance = context->instance, .list = context_waiters(context), .op = op};
+    bmi__waiter_enlist(waiter, false);
 }
 
 static void a_completion_wakes_its_own_waiter(void)
@@ -630,15 +637,14 @@ static void a_completion_wakes_its_own_waiter(void)
     enum { CONTEXTS = 64 };
     static struct waiter waiters[CONTEXTS];
     struct context *contexts[CONTEXTS];
+    CU_ASSERT_EQUAL_FATAL(bmi__parts_open(&bmi__default), 0);
     for (int i = 0; i < CONTEXTS; i++) {
         bmi_context_id id;
-        CU_ASSERT_EQUAL_FATAL(bmi__context_open(&id), 0);
+        CU_ASSERT_EQUAL_FATAL(bmi__context_open(&bmi__default, &id), 0);
         contexts[i] = bmi__context_find(id);
-        waiters[i] =
-            (struct waiter){.list = context_waiters(contexts[i]), .op = i % 2 ? 1000 + i : 0};
-        bmi__waiter_enlist(&waiters[i], false);
+        enlist(&waiters[i], contexts[i], i % 2 ? 1000 + i : 0);
     }
-    CU_ASSERT_EQUAL(bmi__waiters_asleep(), CONTEXTS);
+    CU_ASSERT_EQUAL(bmi__waiters_asleep(&bmi__default), CONTEXTS);
     for (int k = 0; k < CONTEXTS; k++) {
         notify(contexts[k], 999); /* another operation of that context */
         CU_ASSERT_EQUAL(atomic_exchange(&waiters[k].signalled, 0), k % 2 == 0);
@@ -651,23 +657,22 @@ static void a_completion_wakes_its_own_waiter(void)
         CU_ASSERT_FALSE(notify(contexts[i], 1000 + i));
         bmi__context_release(contexts[i]);
     }
-    CU_ASSERT_EQUAL(bmi__waiters_asleep(), 0);
-    bmi__contexts_free();
+    CU_ASSERT_EQUAL(bmi__waiters_asleep(&bmi__default), 0);
+    bmi__parts_close(&bmi__default);
 }
 
 /* Several on one context: each one that tests the operation, and one of those that take any. */
 static void waiters_of_one_context(void)
 {
     bmi_context_id id;
-    CU_ASSERT_EQUAL_FATAL(bmi__context_open(&id), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__parts_open(&bmi__default), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__context_open(&bmi__default, &id), 0);
     struct context *context = bmi__context_find(id);
     static const bmi_op_id_t wanted[] = {0, 7, 0, 7, 8, WAITER_SOME};
     static const unsigned woken[] = {1, 1, 0, 1, 0, 1}, next[] = {0, 0, 1, 0, 1, 1};
     struct waiter waiters[COUNT_OF(wanted)];
-    for (size_t i = 0; i < COUNT_OF(wanted); i++) {
-        waiters[i] = (struct waiter){.list = context_waiters(context), .op = wanted[i]};
-        bmi__waiter_enlist(&waiters[i], false);
-    }
+    for (size_t i = 0; i < COUNT_OF(wanted); i++)
+        enlist(&waiters[i], context, wanted[i]);
     notify(context, 7);
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         CU_ASSERT_EQUAL(atomic_load(&waiters[i].signalled), woken[i]);
@@ -677,7 +682,7 @@ static void waiters_of_one_context(void)
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         bmi__waiter_delist(&waiters[i]);
     bmi__context_release(context);
-    bmi__contexts_free();
+    bmi__parts_close(&bmi__default);
 }
 
 struct taker {
@@ -738,7 +743,8 @@ static void remaining_operations_are_reported(bool unexpected)
         takers[i].self = &self;
         takers[i].unexpected = unexpected;
         CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, take, &takers[i]), 0);
-        while (!bmi__progress_poller_blocks() || bmi__waiters_asleep() != i)
+        while (!bmi__progress_poller_blocks(&bmi__default) ||
+               bmi__waiters_asleep(&bmi__default) != i)
             sched_yield();
     }
     int done = unexpected ? BMI_post_sendunexpected(&id, self.address, "", 0, BMI_EXT_ALLOC, 0,

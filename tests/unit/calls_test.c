@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "bmi/base/clock.h"
+#include "bmi/base/instance.h"
 #include "bmi/rpc.h"
 #include "bmi/rpc/head.h"
 #include "tests/unit/script_case.h"
@@ -167,7 +168,7 @@ static void drive_for(int time_ms)
 
 static struct script *open_client(const struct bmi_rpc_service *service)
 {
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("peer_memory=64K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "peer_memory=64K"), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_rpc_register("hold", service), 0);
     runs = NULL;
     return open_script(SCRIPT_FRAMES, NULL);

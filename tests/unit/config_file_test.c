@@ -3,6 +3,7 @@
  * config_file_test.c - the configuration file: its lines, its precedence, and its faults.
  */
 #include "bmi/base/config_file.h"
+#include "bmi/base/instance.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -256,9 +257,9 @@ int main(void)
         return 1;
     snprintf(path, sizeof path, "%s/bmi.conf", folder);
     setenv("BMI_CONFIG_FILE", path, 1);
-    bmi__log_callback(&(struct bmi_log_callback){.write = caught_write,
-                                                 .argument = &caught,
-                                                 .level = BMI_LOG_WARN});
+    bmi__log_callback(&bmi__default, &(struct bmi_log_callback){.write = caught_write,
+                                                                .argument = &caught,
+                                                                .level = BMI_LOG_WARN});
     int status = unit_run("config_file", tests);
     unlink(path);
     rmdir(folder);

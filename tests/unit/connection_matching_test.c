@@ -2,6 +2,8 @@
  *
  * connection_matching_test.c - peers are found by one key at a time, among thousands.
  */
+#include "bmi/api/api.h"
+#include "bmi/base/instance.h"
 #include "bmi/connection/matching.h"
 
 #include "bmi/connection/peer_end.h"
@@ -22,16 +24,17 @@ static void set(int i, enum matching kind, int number)
 static struct peer *find(enum matching kind, int number)
 {
     struct peer *found[2];
-    unsigned count = bmi__matching_find(kind, &number, sizeof number, found, 2);
+    unsigned count = bmi__matching_find(&bmi__default, kind, &number, sizeof number, found, 2);
     CU_ASSERT_TRUE(count <= 1);
     return count == 1 ? found[0] : NULL;
 }
 
 static void found_by_one_thing_at_a_time(void)
 {
+    CU_ASSERT_EQUAL_FATAL(bmi__parts_open(&bmi__default), 0);
     CU_ASSERT_PTR_NULL(find(MATCHING_NAME, 1)); /* before there is any */
     for (int i = 0; i < PEERS; i++) {
-        peers[i] = bmi__peer_take();
+        peers[i] = bmi__peer_take(&bmi__default);
         CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
         set(i, MATCHING_NAME, i);
     }
@@ -62,8 +65,7 @@ static void found_by_one_thing_at_a_time(void)
         bmi__peer_give(peers[i]); /* found no more */
     for (int i = 0; i < PEERS; i++)
         CU_ASSERT_PTR_NULL(find(MATCHING_NAME, i));
-    bmi__matching_stop();
-    bmi__peers_free();
+    bmi__parts_close(&bmi__default);
 }
 
 /* Several peers with the same key: all are returned, as far as there is room. */
@@ -71,22 +73,22 @@ static void several_by_the_same(void)
 {
     struct peer *found[4];
     int number = 7;
+    CU_ASSERT_EQUAL_FATAL(bmi__parts_open(&bmi__default), 0);
     for (int i = 0; i < 3; i++) {
-        peers[i] = bmi__peer_take();
+        peers[i] = bmi__peer_take(&bmi__default);
         CU_ASSERT_PTR_NOT_NULL_FATAL(peers[i]);
         set(i, (enum matching)MATCHING_OTHER, number);
     }
-    CU_ASSERT_EQUAL(bmi__matching_find((enum matching)MATCHING_OTHER, &number, sizeof number, found,
-                                       4),
+    CU_ASSERT_EQUAL(bmi__matching_find(&bmi__default, (enum matching)MATCHING_OTHER, &number,
+                                       sizeof number, found, 4),
                     3);
     CU_ASSERT_TRUE(found[0] != found[1] && found[1] != found[2] && found[0] != found[2]);
-    CU_ASSERT_EQUAL(bmi__matching_find((enum matching)MATCHING_OTHER, &number, sizeof number, found,
-                                       2),
+    CU_ASSERT_EQUAL(bmi__matching_find(&bmi__default, (enum matching)MATCHING_OTHER, &number,
+                                       sizeof number, found, 2),
                     2);
     for (int i = 0; i < 3; i++)
         bmi__peer_give(peers[i]);
-    bmi__matching_stop();
-    bmi__peers_free();
+    bmi__parts_close(&bmi__default);
 }
 
 int main(void)

@@ -3,6 +3,8 @@
  * context_test.c - completion queues: order, one operation out of many, many threads that push and
  * take, stale handles.
  */
+#include "bmi/api/api.h"
+#include "bmi/base/instance.h"
 #include "bmi/state/context.h"
 
 #include <pthread.h>
@@ -13,7 +15,7 @@
 
 static struct context *open_context(bmi_context_id *id)
 {
-    CU_ASSERT_EQUAL_FATAL(bmi__context_open(id), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__context_open(&bmi__default, id), 0);
     struct context *context = bmi__context_find(*id);
     CU_ASSERT_PTR_NOT_NULL_FATAL(context);
     return context;
@@ -21,7 +23,7 @@ static struct context *open_context(bmi_context_id *id)
 
 static struct op *op_make(struct context *context, intptr_t number)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     op->context = context;
     op->user_ptr = (void *)number;
@@ -31,8 +33,10 @@ static struct op *op_make(struct context *context, intptr_t number)
 
 static void end(void)
 {
-    bmi__contexts_free();
+    bmi__parts_close(&bmi__default);
+    bmi__context_table_free();
     bmi__op_table_free();
+    CU_ASSERT_EQUAL_FATAL(bmi__parts_open(&bmi__default), 0);
 }
 
 static void completions_come_out_in_order(void)
@@ -107,14 +111,14 @@ static void handles_are_positive_differ_and_go_stale(void)
     }
     for (int i = 1; i < MANY; i++)
         CU_ASSERT_PTR_NOT_EQUAL(bmi__context_find(ids[i]), bmi__context_find(ids[i - 1]));
-    CU_ASSERT_PTR_NULL(bmi__context_only());
+    CU_ASSERT_PTR_NULL(bmi__context_only(&bmi__default));
     for (int i = 0; i < MANY; i++) {
         if (i == MANY - 1)
-            CU_ASSERT_PTR_EQUAL(bmi__context_only(), bmi__context_find(ids[i]));
+            CU_ASSERT_PTR_EQUAL(bmi__context_only(&bmi__default), bmi__context_find(ids[i]));
         bmi__context_release(bmi__context_find(ids[i]));
         CU_ASSERT_PTR_NULL(bmi__context_find(ids[i]));
     }
-    CU_ASSERT_PTR_NULL(bmi__context_only());
+    CU_ASSERT_PTR_NULL(bmi__context_only(&bmi__default));
     bmi_context_id again;
     open_context(&again); /* a slot used before, another handle */
     for (int i = 0; i < MANY; i++)
@@ -159,7 +163,7 @@ static void *push(void *argument)
 {
     intptr_t who = (intptr_t)argument;
     for (intptr_t i = 0; i < EACH; i++) {
-        struct op *op = bmi__op_take();
+        struct op *op = bmi__op_take(&bmi__default);
         op->context = shared;
         op->user_ptr = (void *)(who << 32 | i);
         atomic_store(&op->state, OP_PENDING);
@@ -212,6 +216,8 @@ static void many_threads_push_and_take(void)
 
 int main(void)
 {
+    if (bmi__parts_open(&bmi__default) < 0)
+        return 1;
     CU_TestInfo tests[] = {
         {"completions come out in order", completions_come_out_in_order},
         {"one is taken out of many", one_is_taken_out_of_many},

@@ -2,7 +2,6 @@
  *
  * credit_test.c - the memory that peers occupy is bounded for each and in all. Peers are scripts.
  */
-#include "bmi/base/settings.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/protocol/tag_queue.h"
 #include "tests/unit/script_case.h"
@@ -105,9 +104,9 @@ static void full_windows_while_there_is_plenty(void)
     account_open(&account);
     CU_ASSERT_EQUAL(account.eager + account.unexpected, 1 << 20);
     CU_ASSERT_TRUE(account.unexpected >= UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 1 << 20);
+    CU_ASSERT_EQUAL(credit_used(), 1 << 20);
     script_close(account.script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 static void overdrawing_ends_the_link(void)
@@ -132,7 +131,7 @@ static void overdrawing_ends_the_link(void)
         while (fetch())
             continue;
         script_close(account.script);
-        CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+        CU_ASSERT_EQUAL(credit_used(), 0);
     }
 }
 
@@ -188,7 +187,7 @@ static void credit_comes_back_with_consumption(void)
             CU_ASSERT_TRUE(fetch());
         account_check(&account);
         CU_ASSERT_TRUE(peer_sum(&account) <= 1 << 20);
-        CU_ASSERT_EQUAL(bmi__credit_used(), peer_sum(&account));
+        CU_ASSERT_EQUAL(credit_used(), peer_sum(&account));
     }
     while (fetch())
         continue;
@@ -200,7 +199,7 @@ static void credit_comes_back_with_consumption(void)
     CU_ASSERT_EQUAL(script_peer(account.script)->eager.held, 0);
     CU_ASSERT_EQUAL(script_peer(account.script)->unexpected_window.held, 0);
     script_close(account.script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* A request is charged for the memory that holds it; the charge is returned in every outcome. */
@@ -210,7 +209,7 @@ static void requests_give_their_charge_back(void)
     enum { RECEIVE_WAITS, REQUEST_WAITS, TOO_LARGE, ABORTED, WAYS };
     struct account account;
     account_open(&account);
-    CU_ASSERT_EQUAL(bmi__settings_set("announce=off"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "announce=off"), 0);
     for (uint64_t way = 0; way < WAYS; way++) {
         bool large = way == TOO_LARGE;
         if (way == RECEIVE_WAITS || large)
@@ -251,15 +250,15 @@ static void held_beyond_the_peer(void)
     CU_ASSERT_EQUAL(BMI_testunexpected(2, &count, info, 0), 1);
     CU_ASSERT_EQUAL(count, 2);
     script_close(account.script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 3000 + 2 * WIRE_MESSAGE_CHARGE);
+    CU_ASSERT_EQUAL(credit_used(), 3000 + 2 * WIRE_MESSAGE_CHARGE);
     account_open(&account); /* the peer's memory may be in use by another one now */
-    int64_t used = bmi__credit_used();
+    int64_t used = credit_used();
     CU_ASSERT_EQUAL(BMI_unexpected_free(info[0].addr, info[0].buffer), 0);
-    CU_ASSERT_EQUAL(bmi__credit_used(), used - 1000 - WIRE_MESSAGE_CHARGE);
+    CU_ASSERT_EQUAL(credit_used(), used - 1000 - WIRE_MESSAGE_CHARGE);
     CU_ASSERT_EQUAL(BMI_unexpected_free(info[1].addr, info[1].buffer), 0);
     account_check(&account);
     script_close(account.script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* ---- announcements -------------------------------------------------------------------------- */
@@ -280,14 +279,14 @@ static void announcements_are_paid_for(void)
     enum { MANY = 5000 };
     struct account account;
     account_open(&account);
-    int64_t used = bmi__credit_used();
+    int64_t used = credit_used();
     for (int i = 0; i < MANY; i++)
         CU_ASSERT_EQUAL(announce(account.script, i, i), 0);
-    CU_ASSERT_TRUE(bmi__credit_used() > used);
-    CU_ASSERT_TRUE(bmi__credit_used() <= used + (1 << 20) / 4);
+    CU_ASSERT_TRUE(credit_used() > used);
+    CU_ASSERT_TRUE(credit_used() <= used + (1 << 20) / 4);
     CU_ASSERT_TRUE(script_peer(account.script)->queue_count <= 262144 / sizeof(struct tag_queue));
     script_close(account.script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 static unsigned announcements_kept(const struct tag_queue *queue)
@@ -323,7 +322,7 @@ enum { PEERS = 48, TOTAL = 1 << 20, EACH = 1 << 17 };
 
 static void little_memory(void)
 {
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=1M,peer_memory=128K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "total_memory=1M,peer_memory=128K"), 0);
 }
 
 static void all_peers_get_on(int64_t most)
@@ -333,7 +332,7 @@ static void all_peers_get_on(int64_t most)
     for (int i = 0; i < PEERS; i++) {
         account_open(&accounts[i]);
         without += accounts[i].unexpected < UNEXPECTED_MAX;
-        CU_ASSERT_TRUE(bmi__credit_used() <= most);
+        CU_ASSERT_TRUE(credit_used() <= most);
     }
     CU_ASSERT_TRUE(without > 0); /* so little that not all have room for a large one */
     for (int round = 0; round < 20; round++) {
@@ -344,7 +343,7 @@ static void all_peers_get_on(int64_t most)
             sent += !waits[i];
             if (waits[i])
                 account_want(&accounts[i], WIRE_UNEXPECTED_CREDIT);
-            CU_ASSERT_TRUE(bmi__credit_used() <= most);
+            CU_ASSERT_TRUE(credit_used() <= most);
         }
         /* as the program fetches, each waiting peer gets its turn */
         for (int step = 0; step < 4 * PEERS && sent < goal; step++) {
@@ -356,7 +355,7 @@ static void all_peers_get_on(int64_t most)
                     sent++;
                 }
             }
-            CU_ASSERT_TRUE(bmi__credit_used() <= most);
+            CU_ASSERT_TRUE(credit_used() <= most);
         }
         CU_ASSERT_EQUAL(sent, goal);
         while (fetch())
@@ -367,14 +366,14 @@ static void all_peers_get_on(int64_t most)
         account_check(&accounts[i]);
         script_close(accounts[i].script);
     }
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 static void all_peers_get_on_within_the_budget(void)
 {
     little_memory();
     all_peers_get_on(TOTAL);
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "total_memory=128K,peer_memory=32K"), 0);
     all_peers_get_on(1 << 17); /* there is not even a small window for each */
 }
 
@@ -382,15 +381,15 @@ static void all_peers_get_on_within_the_budget(void)
 static void room_for_the_largest_is_left(void)
 {
     enum { LARGEST = 65536, LITTLE = 1 << 17 };
-    static struct peer peers[PEERS];
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    static struct peer peers[PEERS] = {[0 ... PEERS - 1] = {.instance = &bmi__default}};
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "total_memory=128K,peer_memory=32K"), 0);
     for (int i = 0; i < PEERS; i++)
         bmi__credit_open_locked(&peers[i], LARGEST);
-    CU_ASSERT_TRUE(bmi__credit_used() > 0);
-    CU_ASSERT_TRUE(bmi__credit_used() + LARGEST + WIRE_MESSAGE_CHARGE + LITTLE / 8 <= LITTLE);
+    CU_ASSERT_TRUE(credit_used() > 0);
+    CU_ASSERT_TRUE(credit_used() + LARGEST + WIRE_MESSAGE_CHARGE + LITTLE / 8 <= LITTLE);
     for (int i = 0; i < PEERS; i++)
         bmi__credit_forget_locked(&peers[i]);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* A peer holds its share of unexpected messages, and waits for room for one more. If it gets eager
@@ -401,7 +400,7 @@ static void it_does_not_wait_for_eager_credit(void)
     enum { SIZE = 8000, EAGER = 4500 };
     const uint64_t least = SIZE + WIRE_MESSAGE_CHARGE;
     struct account account;
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "total_memory=128K,peer_memory=32K"), 0);
     account_open(&account);
     do {
         CU_ASSERT_EQUAL(send_want(account.script, WIRE_UNEXPECTED_CREDIT, least, 0), 0);
@@ -419,7 +418,7 @@ static void it_does_not_wait_for_eager_credit(void)
         continue;
     account_check(&account);
     script_close(account.script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* All credit is lent to peers that request little, repeatedly as it comes back: one that requests
@@ -430,7 +429,7 @@ static void a_peer_that_needs_much_is_not_starved(void)
     static struct account accounts[PEERS];
     const uint64_t least = SMALL + WIRE_MESSAGE_CHARGE;
     bool waits[PEERS] = {false}, served = false;
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "total_memory=128K,peer_memory=32K"), 0);
     for (int i = 0; i < PEERS; i++)
         account_open(&accounts[i]);
     int step = 0;
@@ -448,7 +447,7 @@ static void a_peer_that_needs_much_is_not_starved(void)
             fetch();
         account_read(&accounts[0]);
         served = accounts[0].unexpected >= UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE;
-        CU_ASSERT_TRUE(bmi__credit_used() <= 1 << 17);
+        CU_ASSERT_TRUE(credit_used() <= 1 << 17);
     }
     CU_ASSERT_TRUE(step > STEPS / 4);
     CU_ASSERT_TRUE(served);
@@ -456,7 +455,7 @@ static void a_peer_that_needs_much_is_not_starved(void)
         continue;
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* Each peer asks for room for a small message, sends it, and is idle from then on: the credit lent
@@ -468,7 +467,7 @@ static void lent_credit_comes_back(void)
     little_memory();
     for (int i = 0; i < PEERS; i++)
         account_open(&accounts[i]);
-    int64_t used = bmi__credit_used();
+    int64_t used = credit_used();
     for (int i = 0; i < PEERS; i++) {
         while (account_unexpected(&accounts[i], SMALL)) /* its credit before any WANT */
             continue;
@@ -479,11 +478,11 @@ static void lent_credit_comes_back(void)
         while (fetch())
             continue;
         account_read(&accounts[i]);
-        CU_ASSERT_TRUE(bmi__credit_used() <= used + WIRE_MESSAGE_CHARGE);
+        CU_ASSERT_TRUE(credit_used() <= used + WIRE_MESSAGE_CHARGE);
     }
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* A peer waits for its turn, and requests credit of the other kind meanwhile: it gets both. */
@@ -512,7 +511,7 @@ static void asking_for_more_keeps_the_turn(void)
         continue;
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* Peers that wait for their turn disconnect: those behind them get theirs. */
@@ -520,7 +519,7 @@ static void a_leaving_peer_delays_no_other(void)
 {
     static struct account accounts[PEERS];
     enum { LAST = PEERS - 1, GONE = 3 };
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("total_memory=128K,peer_memory=32K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "total_memory=128K,peer_memory=32K"), 0);
     for (int i = 0; i < PEERS; i++)
         account_open(&accounts[i]);
     int first = 0;
@@ -548,7 +547,7 @@ static void a_leaving_peer_delays_no_other(void)
     for (int i = first; i <= LAST; i++)
         if (i < LAST - GONE || i == LAST)
             script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* A peer gets what it requests, up to one message of the largest size. */
@@ -559,9 +558,9 @@ static void no_peer_is_lent_more_than_a_message_needs(void)
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct account account;
         account_open(&account);
-        int64_t used = bmi__credit_used();
+        int64_t used = credit_used();
         CU_ASSERT_EQUAL(send_want(account.script, WIRE_UNEXPECTED_CREDIT, sizes[i], 0), 0);
-        CU_ASSERT_TRUE(bmi__credit_used() <= used + UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE);
+        CU_ASSERT_TRUE(credit_used() <= used + UNEXPECTED_MAX + WIRE_MESSAGE_CHARGE);
         account_check(&account);
         script_close(account.script);
     }
@@ -576,29 +575,29 @@ static void unused_credit_is_given_back(void)
         account_open(&accounts[i]);
     struct account *last = &accounts[PEERS - 1];
     const struct window *window = &script_peer(last->script)->unexpected_window;
-    int64_t used = bmi__credit_used();
+    int64_t used = credit_used();
     uint64_t before = last->unexpected;
     account_want(last, WIRE_UNEXPECTED_CREDIT);
     account_read(last);
     uint64_t lent = last->unexpected - before;
     CU_ASSERT_TRUE(lent > 0);
-    CU_ASSERT_EQUAL(bmi__credit_used(), used + (int64_t)lent);
+    CU_ASSERT_EQUAL(credit_used(), used + (int64_t)lent);
     CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, lent, 0), 0);
     last->unexpected -= lent;
     account_check(last);
-    CU_ASSERT_EQUAL(bmi__credit_used(), used);
+    CU_ASSERT_EQUAL(credit_used(), used);
     /* The credit of its own window is not lost: it is returned again. */
     CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, before, 0), 0);
     last->unexpected -= before;
     CU_ASSERT_EQUAL(window_sum(window), window->standing);
     account_check(last);
     CU_ASSERT_EQUAL(last->unexpected, before);
-    CU_ASSERT_EQUAL(bmi__credit_used(), used);
+    CU_ASSERT_EQUAL(credit_used(), used);
     /* more than it has */
     CU_ASSERT_EQUAL(send_want(last->script, WIRE_UNUSED, before + 1, 0), -EPROTO);
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* Announcements never take the memory that waiting peers need. */
@@ -610,7 +609,7 @@ static void announcements_are_bounded_in_all(void)
         account_open(&accounts[i]);
         for (int k = 0; k < 1000; k++)
             CU_ASSERT_EQUAL(announce(accounts[i].script, k, k), 0);
-        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        CU_ASSERT_TRUE(credit_used() <= TOTAL);
     }
     size_t queues = 0;
     for (int i = 0; i < PEERS; i++) {
@@ -620,14 +619,14 @@ static void announcements_are_bounded_in_all(void)
             account_read(&accounts[i]);
             CU_ASSERT_TRUE(account_unexpected(&accounts[i], UNEXPECTED_MAX));
         }
-        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        CU_ASSERT_TRUE(credit_used() <= TOTAL);
         while (fetch())
             continue;
     }
     CU_ASSERT_TRUE(queues * sizeof(struct tag_queue) <= TOTAL / 8);
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
     account_open(&accounts[0]); /* there is room again */
     for (int k = 0; k < 20; k++)
         CU_ASSERT_EQUAL(announce(accounts[0].script, k, k), 0);
@@ -645,7 +644,7 @@ static void eager_peers_without_a_window_get_on(void)
         account_open(&accounts[i]);
         while (account_eager(&accounts[i], 4000, TAG + 1)) /* not received until the end */
             continue;
-        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        CU_ASSERT_TRUE(credit_used() <= TOTAL);
     }
     for (int i = 0; i < PEERS; i++) {
         post_receive(accounts[i].script, &posted, LARGE, TAG);
@@ -657,11 +656,11 @@ static void eager_peers_without_a_window_get_on(void)
         CU_ASSERT_TRUE_FATAL(announced);
         CU_ASSERT_EQUAL(send_data(accounts[i].script, (uint64_t)posted.id, 3, SMALL, true, TAG), 0);
         CU_ASSERT_TRUE(received(&posted, 3, SMALL));
-        CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+        CU_ASSERT_TRUE(credit_used() <= TOTAL);
     }
     for (int i = 0; i < PEERS; i++)
         script_close(accounts[i].script);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* One peer sends WANT repeatedly while the program fetches none: it must not get all credit. */
@@ -684,7 +683,7 @@ static void one_peer_cannot_take_all(void)
                              : account_eager(greedy, 0, TAG);
             if (!moved)
                 account_want(greedy, kinds[kind]);
-            CU_ASSERT_TRUE(bmi__credit_used() <= TOTAL);
+            CU_ASSERT_TRUE(credit_used() <= TOTAL);
         }
         CU_ASSERT_TRUE(peer_sum(greedy) <= EACH);
         printf("\n    a greedy peer holds %lld of %d bytes ", (long long)peer_sum(greedy), EACH);
@@ -702,7 +701,7 @@ static void one_peer_cannot_take_all(void)
             continue;
         for (int i = PEERS / 2; i < PEERS; i++)
             script_close(accounts[i].script);
-        CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+        CU_ASSERT_EQUAL(credit_used(), 0);
     }
 }
 
@@ -730,7 +729,7 @@ static void credit_that_is_not_read(void)
         CU_ASSERT_TRUE(messages > MOST / 4);
         script->stuck = false;
         script_close(script);
-        CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+        CU_ASSERT_EQUAL(credit_used(), 0);
     }
 }
 
@@ -754,7 +753,7 @@ static void announcements_that_are_not_read(void)
         script->stuck = false;
         script_close(script);
     }
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
 }
 
 /* And for messages that are too large for the announced receive, without credit for RTS: the notice

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "bmi/base/crypto.h"
+#include "bmi/base/instance.h"
 #include "unit.h"
 
 static void known_answers(void)
@@ -85,15 +86,15 @@ static void forked_child_draws_others(void)
     enum { DRAWN = 32 };
     uint8_t own[DRAWN], childs[DRAWN] = {0};
     int ends[2], status = -1;
-    CU_ASSERT_EQUAL(bmi__random(own, sizeof own), 0);
+    CU_ASSERT_EQUAL(bmi__random(&bmi__default, own, sizeof own), 0);
     CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
-        bool drawn = bmi__random(childs, sizeof childs) == 0;
+        bool drawn = bmi__random(&bmi__default, childs, sizeof childs) == 0;
         _exit(!drawn || write(ends[1], childs, sizeof childs) != sizeof childs);
     }
     CU_ASSERT_FATAL(child > 0);
-    CU_ASSERT_EQUAL(bmi__random(own, sizeof own), 0);
+    CU_ASSERT_EQUAL(bmi__random(&bmi__default, own, sizeof own), 0);
     CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
     CU_ASSERT_EQUAL(status, 0);
     CU_ASSERT_EQUAL(read(ends[0], childs, sizeof childs), sizeof childs);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/progress/progress.h"
 #include "bmi/progress/waiters.h"
 #include "bmi/state/context.h"
@@ -83,8 +84,9 @@ static void threads_make(pthread_t threads[THREADS], void *(*run)(void *))
 static void child_goes_on(void)
 {
     pthread_t threads[THREADS];
-    MUST(bmi__waiters_asleep() == 0 && bmi__waiters_for_unexpected() == 0);
-    MUST(!bmi__progress_polled());
+    MUST(bmi__waiters_asleep(&bmi__default) == 0 &&
+         bmi__waiters_for_unexpected(&bmi__default) == 0);
+    MUST(!bmi__progress_polled(&bmi__default));
     exchange(&contexts[0]);
     threads_make(threads, exchange);
     for (int i = 0; i < THREADS; i++)
@@ -105,7 +107,8 @@ static void parent_waits(const char *method, const char *listen, int flags)
     for (int i = 0; i < THREADS; i++)
         MUST(BMI_open_context(&contexts[i]) == 0);
     threads_make(threads, wait_for_nothing);
-    while (bmi__waiters_asleep() < THREADS - 1 || !bmi__progress_poller_blocks())
+    while (bmi__waiters_asleep(&bmi__default) < THREADS - 1 ||
+           !bmi__progress_poller_blocks(&bmi__default))
         usleep(1000);
 }
 

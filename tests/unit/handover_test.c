@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/method.h"
 #include "bmi/progress/background.h"
 #include "bmi/progress/progress.h"
@@ -82,7 +83,7 @@ static bool set_and_ready(struct waiter *waiter)
 {
     bool *set = waiter->argument;
     if (!*set)
-        bmi_method_timer_set(&timer, 5);
+        bmi_method_timer_set(waiter->instance, &timer, 5);
     return *set = true;
 }
 
@@ -92,11 +93,12 @@ static void a_caller_sets_a_timer(void)
     timer = (struct bmi_timer){.expired = expired};
     for (int i = 0; i < 5; i++) {
         bool set = false;
-        struct waiter waiter = {.ready = set_and_ready,
+        struct waiter waiter = {.instance = &bmi__default,
+                                .ready = set_and_ready,
                                 .argument = &set,
                                 .list = context_waiters(bmi__context_find(context))};
         atomic_store(&fired, false);
-        while (!bmi__progress_asleep()) /* the background watches */
+        while (!bmi__progress_asleep(&bmi__default)) /* the background watches */
             sched_yield();
         bmi__progress_wait(&waiter, PATIENCE_S * 1000);
         CU_ASSERT_TRUE(becomes(&fired)); /* no thread tests any more */
@@ -113,11 +115,12 @@ static void the_background_leaves_a_timer(void)
     struct pollfd readable = {.fd = fd.fd, .events = POLLIN};
     timer = (struct bmi_timer){.expired = expired};
     atomic_store(&fired, false);
-    while (poll(&readable, 1, 10) != 0 || !bmi__progress_asleep())
+    while (poll(&readable, 1, 10) != 0 || !bmi__progress_asleep(&bmi__default))
         look(); /* the background stands by while a thread polls without a pause */
-    bmi_method_timer_set(&timer, 1000);
+    bmi_method_timer_set(&bmi__default, &timer, 1000);
     /* until the background has the timer, and waits */
-    while (!atomic_load(&fired) && (poll(&readable, 1, 0) != 0 || !bmi__progress_asleep()))
+    while (!atomic_load(&fired) &&
+           (poll(&readable, 1, 0) != 0 || !bmi__progress_asleep(&bmi__default)))
         sched_yield();
     CU_ASSERT_EQUAL(background_set(0), 0);
     time_t until = time(NULL) + PATIENCE_S;
@@ -156,7 +159,10 @@ static bool is_over(struct waiter *waiter)
 
 static void *wait_long(void *argument)
 {
-    struct waiter waiter = {.ready = is_over, .list = context_waiters(argument), .op = WAITER_SOME};
+    struct waiter waiter = {.instance = &bmi__default,
+                            .ready = is_over,
+                            .list = context_waiters(argument),
+                            .op = WAITER_SOME};
     bmi__progress_wait(&waiter, 10 * PATIENCE_S * 1000);
     atomic_store(&left, true);
     return NULL;
@@ -181,7 +187,10 @@ static void another_runs_the_hooks(void)
 {
     open(0);
     struct context *found = bmi__context_find(context);
-    struct waiter at_once = {.ready = always, .list = context_waiters(found), .op = WAITER_SOME};
+    struct waiter at_once = {.instance = &bmi__default,
+                             .ready = always,
+                             .list = context_waiters(found),
+                             .op = WAITER_SOME};
     struct bmi_task task;
     CU_ASSERT_EQUAL_FATAL(bmi_task_manager_start(NULL, BMI_TASK_HOOKS_ONLY), 0);
     CU_ASSERT_EQUAL_FATAL(bmi_task_prepare(&task, NULL,
@@ -190,7 +199,7 @@ static void another_runs_the_hooks(void)
     atomic_store(&over, false);
     atomic_store(&left, false);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&delayed, NULL, wait_long, found), 0);
-    while (!bmi__progress_poller_blocks())
+    while (!bmi__progress_poller_blocks(&bmi__default))
         sched_yield();
     atomic_store(&delay, true);
     CU_ASSERT_EQUAL(bmi_task_submit(&task), 0);
@@ -198,11 +207,11 @@ static void another_runs_the_hooks(void)
     bmi__progress_wait(&at_once, 1000); /* runs the hooks */
     CU_ASSERT_EQUAL(bmi_task_wait(&task, -1), 0);
     atomic_store(&go, true);
-    while (!atomic_load(&left) && !bmi__progress_poller_blocks())
+    while (!atomic_load(&left) && !bmi__progress_poller_blocks(&bmi__default))
         sched_yield();
     CU_ASSERT_FALSE(atomic_load(&left));
     atomic_store(&over, true);
-    bmi__progress_kick();
+    bmi__progress_kick(&bmi__default);
     pthread_join(delayed, NULL);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
     end();
@@ -229,12 +238,12 @@ static void offload_can_not_start(void)
     atomic_store(&no_workers, true);
     CU_ASSERT_TRUE(background_set(1) < 0);
     CU_ASSERT_EQUAL(background_get(), 0);
-    CU_ASSERT_FALSE(bmi__background_on());
+    CU_ASSERT_FALSE(bmi__background_on(&bmi__default));
     atomic_store(&no_workers, false);
     CU_ASSERT_EQUAL(background_set(1), 0);
-    CU_ASSERT_TRUE(bmi__background_on());
+    CU_ASSERT_TRUE(bmi__background_on(&bmi__default));
     CU_ASSERT_EQUAL(background_set(0), 0);
-    CU_ASSERT_FALSE(bmi__background_on());
+    CU_ASSERT_FALSE(bmi__background_on(&bmi__default));
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "offload=off"), 0);
     end();
 }

@@ -3,6 +3,7 @@
  * idle_test.c - idle connections: when the setting idle_reap_s closes them, while the program only
  * waits, and when it leaves them open.
  */
+#include "bmi/base/instance.h"
 #include "tests/unit/script_case.h"
 
 enum { PATIENCE_MS = 30000 };
@@ -31,7 +32,7 @@ static void quiet(void)
 
 static void set_while_all_is_quiet(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=100"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "connect_timeout_ms=100"), 0);
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     quiet();
     CU_ASSERT_EQUAL(BMI_set_info(0, BMI_SETTING, "idle_reap_s=1"), 0);
@@ -58,11 +59,11 @@ static void set_before_the_peers_came(void)
 /* A client connects and is silent, while no operation is outstanding. */
 static void never_connected(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=100"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "connect_timeout_ms=100"), 0);
     struct script *script = script_accept(SCRIPT_FRAMES);
     CU_ASSERT_PTR_NOT_NULL_FATAL(script);
     CU_ASSERT_TRUE(goes_down(script));
-    CU_ASSERT_EQUAL(bmi__settings_set("connect_timeout_ms=10000"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "connect_timeout_ms=10000"), 0);
     script_close(script);
 }
 

@@ -2,6 +2,7 @@
  *
  * log_test.c - lines of the log, and the bound on warnings.
  */
+#include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 
 #include <stdatomic.h>
@@ -37,20 +38,20 @@ static void warnings_are_bounded(void)
     struct bmi_log_callback callback = {.write = lines_count,
                                         .argument = &lines,
                                         .level = BMI_LOG_WARN};
-    bmi__log_callback(&callback);
+    bmi__log_callback(&bmi__default, &callback);
     time_t start = time(NULL);
     for (int i = 0; i < MANY; i++)
-        bmi__log(BMI_LOG_WARN, "a peer does it again");
+        bmi__log(&bmi__default, BMI_LOG_WARN, "a peer does it again");
     unsigned seconds = (unsigned)(time(NULL) - start) + 2; /* the seconds that it may
                                                               have touched */
     CU_ASSERT_TRUE(lines.warnings >= BMI__LOG_WARNINGS);
     CU_ASSERT_TRUE(lines.warnings <= seconds * BMI__LOG_WARNINGS);
     nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
-    bmi__log(BMI_LOG_WARN, "and once more");
+    bmi__log(&bmi__default, BMI_LOG_WARN, "and once more");
     CU_ASSERT_TRUE(lines.told >= 1);
     CU_ASSERT_EQUAL(lines.warnings + lines.left_out, MANY + 1);
     callback.write = NULL;
-    bmi__log_callback(&callback);
+    bmi__log_callback(&bmi__default, &callback);
 }
 
 /* Standard error is a pipe meanwhile. */
@@ -60,10 +61,10 @@ static void a_line_has_time_and_process(void)
     char line[200] = "", level[20] = "", text[100] = "";
     CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
-    bmi__setting_put(SETTING_LOG, BMI_LOG_ERROR);
-    bmi__log(BMI_LOG_WARN, "not wanted");
-    bmi__log(BMI_LOG_ERROR, "wrong: %d", 7);
-    bmi__setting_put(SETTING_LOG, BMI_LOG_OFF);
+    bmi__setting_put(&bmi__default, SETTING_LOG, BMI_LOG_ERROR);
+    bmi__log(&bmi__default, BMI_LOG_WARN, "not wanted");
+    bmi__log(&bmi__default, BMI_LOG_ERROR, "wrong: %d", 7);
+    bmi__setting_put(&bmi__default, SETTING_LOG, BMI_LOG_OFF);
     dup2(kept, STDERR_FILENO);
     close(kept);
     close(ends[1]);
@@ -91,13 +92,14 @@ static void text_of_peers_is_escaped(void)
     struct bmi_log_callback callback = {.write = text_keep,
                                         .argument = text,
                                         .level = BMI_LOG_ERROR};
-    bmi__log_callback(&callback);
-    bmi__log(BMI_LOG_ERROR, "%s is up", "\x1b[31mhost\n2026-01-01 libbmi[1] error: forged");
+    bmi__log_callback(&bmi__default, &callback);
+    bmi__log(&bmi__default, BMI_LOG_ERROR, "%s is up",
+             "\x1b[31mhost\n2026-01-01 libbmi[1] error: forged");
     CU_ASSERT_STRING_EQUAL(text, "\\x1b[31mhost\\x0a2026-01-01 libbmi[1] error: forged is up");
-    bmi_method_log(BMI_LOG_ERROR, &link, "%s", "a\xe2\x80\xae\xff");
+    bmi_method_log(&bmi__default, BMI_LOG_ERROR, &link, "%s", "a\xe2\x80\xae\xff");
     CU_ASSERT_STRING_EQUAL(text, "bmi_x: a\\xe2\\x80\\xae\\xff");
     callback.write = NULL;
-    bmi__log_callback(&callback);
+    bmi__log_callback(&bmi__default, &callback);
 }
 
 /* Standard error is a pipe without a reading process, then one whose reader has closed it. Neither
@@ -111,17 +113,17 @@ static void no_process_reads(void)
     CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
     close(ends[1]);
-    bmi__setting_put(SETTING_LOG, BMI_LOG_INFO);
+    bmi__setting_put(&bmi__default, SETTING_LOG, BMI_LOG_INFO);
     for (int i = 0; i < LINES; i++)
-        bmi__log(BMI_LOG_INFO, "a line that takes some of the room in the pipe");
+        bmi__log(&bmi__default, BMI_LOG_INFO, "a line that takes some of the room in the pipe");
     ssize_t got = read(ends[0], text, sizeof text - 1);
-    bmi__log(BMI_LOG_INFO, "there is room");
+    bmi__log(&bmi__default, BMI_LOG_INFO, "there is room");
     got += read(ends[0], text + got, sizeof text - 1 - (size_t)got);
     close(ends[0]);
-    bmi__log(BMI_LOG_INFO, "nobody is there");
+    bmi__log(&bmi__default, BMI_LOG_INFO, "nobody is there");
     dup2(kept, STDERR_FILENO);
     close(kept);
-    bmi__setting_put(SETTING_LOG, BMI_LOG_OFF);
+    bmi__setting_put(&bmi__default, SETTING_LOG, BMI_LOG_OFF);
     text[got > 0 ? got : 0] = '\0';
     for (const char *at = text; (at = strstr(at, "a line that")) != NULL; at++)
         written++;

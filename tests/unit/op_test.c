@@ -2,6 +2,7 @@
  *
  * op_test.c - the table of operations: generations, stale ids, reuse, many threads, its end.
  */
+#include "bmi/base/instance.h"
 #include "bmi/state/op.h"
 
 #include <pthread.h>
@@ -38,7 +39,7 @@ static void ids_are_positive_and_differ(void)
     static struct op *ops[MANY];
     static bmi_op_id_t ids[MANY];
     for (int i = 0; i < MANY; i++) {
-        ops[i] = bmi__op_take();
+        ops[i] = bmi__op_take(&bmi__default);
         CU_ASSERT_PTR_NOT_NULL_FATAL(ops[i]);
         CU_ASSERT_TRUE(op_is_clear(ops[i]));
         CU_ASSERT_EQUAL(ops[i]->state, OP_POSTING);
@@ -54,14 +55,14 @@ static void ids_are_positive_and_differ(void)
 
 static void given_back_ids_are_stale(void)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     bmi_op_id_t id = bmi__op_id(op);
     bmi__op_give(op);
     CU_ASSERT_PTR_NULL(bmi__op_find(id));
     /* the same slot repeatedly: never an id that existed before */
     for (int i = 0; i < 1000; i++) {
-        struct op *again = bmi__op_take();
+        struct op *again = bmi__op_take(&bmi__default);
         CU_ASSERT_PTR_EQUAL(again, op);
         CU_ASSERT_NOT_EQUAL(bmi__op_id(again), id);
         CU_ASSERT_PTR_NULL(bmi__op_find(id));
@@ -75,14 +76,14 @@ static void given_back_ids_are_stale(void)
 /* A slot is used so often that its generations repeat: a completed id stays invalid. */
 static void over_when_all_numbers_were_used(void)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     unsigned first = op->generation, last = first > 1 ? first - 1 : INT32_MAX;
     op->generation = last > 1 ? last - 1 : INT32_MAX;
     bmi_op_id_t id = bmi__op_id(op);
     for (int i = 0; i < 4; i++) {
         bmi__op_give(op);
-        CU_ASSERT_PTR_EQUAL_FATAL(bmi__op_take(), op);
+        CU_ASSERT_PTR_EQUAL_FATAL(bmi__op_take(&bmi__default), op);
         CU_ASSERT_TRUE(bmi__op_is_over(id));
         CU_ASSERT_FALSE(bmi__op_is_over(bmi__op_id(op)));
     }
@@ -98,7 +99,7 @@ static void given_back_ids_are_over(void)
     enum { USES = 100000 };
     bmi_op_id_t first = 0, last = 0;
     for (int i = 0; i < USES; i++) {
-        struct op *op = bmi__op_take();
+        struct op *op = bmi__op_take(&bmi__default);
         CU_ASSERT_PTR_NOT_NULL_FATAL(op);
         last = bmi__op_id(op);
         first = i == 0 ? last : first;
@@ -122,7 +123,7 @@ static void given_back_ids_are_over(void)
     for (size_t i = 0; i < COUNT_OF(never); i++)
         CU_ASSERT_FALSE(bmi__op_is_over(never[i]));
     bmi__op_table_free();
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     CU_ASSERT_TRUE(bmi__op_id(op) > last);
     CU_ASSERT_PTR_NULL(bmi__op_find(first));
@@ -133,7 +134,7 @@ static void given_back_ids_are_over(void)
 
 static void an_invalid_id_finds_no_operation(void)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     bmi_op_id_t id = bmi__op_id(op);
     const bmi_op_id_t bad[] = {0,
@@ -160,7 +161,7 @@ static void an_invalid_id_finds_no_operation(void)
 
 static void a_field_left_behind_is_cleared(void)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     op->flags = 0xff;
     op->stage = RECV_HELD;
@@ -170,7 +171,7 @@ static void a_field_left_behind_is_cleared(void)
     op->ready = true;
     op->held = (struct unmatched *)op;
     bmi__op_give(op);
-    struct op *again = bmi__op_take();
+    struct op *again = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_EQUAL(again, op);
     CU_ASSERT_TRUE(op_is_clear(again));
     bmi__op_give(again);
@@ -179,12 +180,12 @@ static void a_field_left_behind_is_cleared(void)
 
 static void generation_never_becomes_zero(void)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     atomic_store(&op->generation, 0x7fffffff);
     CU_ASSERT_TRUE(bmi__op_id(op) > 0);
     bmi__op_give(op);
-    op = bmi__op_take();
+    op = bmi__op_take(&bmi__default);
     CU_ASSERT_TRUE(bmi__op_id(op) > 0);
     CU_ASSERT_PTR_EQUAL(bmi__op_find(bmi__op_id(op)), op);
     bmi__op_give(op);
@@ -205,7 +206,7 @@ static void *take_and_give(void *argument)
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         struct op *op = NULL;
         if (seed >> 63) {
-            op = bmi__op_take();
+            op = bmi__op_take(&bmi__default);
             if (op == NULL || bmi__op_find(bmi__op_id(op)) != op)
                 atomic_fetch_add(&wrong, 1);
         }
@@ -241,16 +242,10 @@ static void threads_take_and_others_give(void)
 static void *take_some_and_exit(void *ops)
 {
     for (int i = 0; i < 10; i++)
-        ((struct op **)ops)[i] = bmi__op_take();
+        ((struct op **)ops)[i] = bmi__op_take(&bmi__default);
     for (int i = 0; i < 5; i++)
         bmi__op_give(((struct op **)ops)[i]);
     return NULL;
-}
-
-static void count_slot(struct op *op, void *argument)
-{
-    (void)op;
-    ++*(unsigned *)argument;
 }
 
 /* A thread's cache goes back to the table when it ends: 200 threads one after another need one
@@ -262,12 +257,38 @@ static void a_thread_that_ends_returns_its_cache(void)
         pthread_t thread;
         CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, take_some_and_exit, ops), 0);
         pthread_join(thread, NULL);
+        for (int k = 0; k < 10; k++)
+            CU_ASSERT_TRUE(ops[k]->slot < 512);
         for (int k = 5; k < 10; k++)
             bmi__op_give(ops[k]);
     }
-    unsigned slots = 0;
-    bmi__op_each(count_slot, &slots);
-    CU_ASSERT_TRUE(slots > 0 && slots <= 512);
+    bmi__op_table_free();
+}
+
+static void note_slot(struct op *op, void *argument)
+{
+    *(uint64_t *)argument |= UINT64_C(1) << op->slot % 64;
+}
+
+/* An instance's walk visits its operations only, and its end gives those back. */
+static void operations_belong_to_an_instance(void)
+{
+    struct bmi_instance other = {0};
+    struct op *ours = bmi__op_take(&bmi__default), *others[2];
+    for (int i = 0; i < 2; i++)
+        others[i] = bmi__op_take(&other);
+    CU_ASSERT_TRUE_FATAL(ours != NULL && others[0] != NULL && others[1] != NULL);
+    bmi_op_id_t id = bmi__op_id(ours), stale = bmi__op_id(others[1]);
+    uint64_t seen = 0;
+    bmi__op_each(&bmi__default, note_slot, &seen);
+    CU_ASSERT_EQUAL(seen, UINT64_C(1) << ours->slot % 64);
+    bmi__ops_give(&other);
+    CU_ASSERT_PTR_EQUAL(bmi__op_find(id), ours);
+    CU_ASSERT_PTR_NULL(bmi__op_find(stale));
+    seen = 0;
+    bmi__op_each(&other, note_slot, &seen);
+    CU_ASSERT_EQUAL(seen, 0);
+    bmi__op_give(ours);
     bmi__op_table_free();
 }
 
@@ -278,13 +299,13 @@ static atomic_int phase;
 static void *outlive_the_table(void *unused)
 {
     (void)unused;
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     bmi_op_id_t id = bmi__op_id(op);
     bmi__op_give(op); /* its cache has slots of the first table now */
     atomic_store(&phase, 1);
     while (atomic_load(&phase) != 2)
         sched_yield();
-    struct op *fresh = bmi__op_take();
+    struct op *fresh = bmi__op_take(&bmi__default);
     if (fresh == NULL || bmi__op_find(id) != NULL || bmi__op_find(bmi__op_id(fresh)) != fresh ||
         !op_is_clear(fresh))
         atomic_fetch_add(&wrong, 1);
@@ -297,12 +318,12 @@ static void a_new_table_knows_nothing_of_the_old(void)
     pthread_t thread;
     bmi_op_id_t old[64];
     for (int i = 0; i < 64; i++)
-        old[i] = bmi__op_id(bmi__op_take());
+        old[i] = bmi__op_id(bmi__op_take(&bmi__default));
     CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, outlive_the_table, NULL), 0);
     while (atomic_load(&phase) != 1)
         sched_yield();
     bmi__op_table_free();
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     for (int i = 0; i < 64; i++)
         CU_ASSERT_PTR_NULL(bmi__op_find(old[i]));
@@ -355,6 +376,7 @@ int main(void)
         {"a generation never becomes zero", generation_never_becomes_zero},
         {"threads take, others give", threads_take_and_others_give},
         {"a thread that ends returns its cache", a_thread_that_ends_returns_its_cache},
+        {"operations belong to an instance", operations_belong_to_an_instance},
         {"a new table knows nothing of the old", a_new_table_knows_nothing_of_the_old},
         {"lists", lists},
         CU_TEST_INFO_NULL,

@@ -3,6 +3,7 @@
  * pair.c - see pair.h.
  */
 #include "tests/unit/pair.h"
+#include "bmi/base/instance.h"
 
 #include <stdio.h>
 
@@ -18,12 +19,13 @@ void pair_listen(struct pair *pair, const struct bmi_method *method, const char 
     *pair = (struct pair){.method = method};
     for (size_t i = 0; i < COUNT_OF(methods); i++)
         bmi__loop_reset(methods[i]);
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(
-                              "immediate=on,announce=on,peer_memory=1M,total_memory=256M,spin_us=0,"
-                              "cancel_grace_ms=60000,eager_max=0,coalesce=on"),
-                          0);
+    CU_ASSERT_EQUAL_FATAL(
+        bmi__settings_set(&bmi__default,
+                          "immediate=on,announce=on,peer_memory=1M,total_memory=256M,spin_us=0,"
+                          "cancel_grace_ms=60000,eager_max=0,coalesce=on"),
+        0);
     if (settings != NULL)
-        CU_ASSERT_EQUAL_FATAL(bmi__settings_set(settings), 0);
+        CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, settings), 0);
     bmi__loop_strangers(method, true);
     snprintf(listen, sizeof listen, "%s://pair:0", method->schemes);
     CU_ASSERT_EQUAL_FATAL(BMI_initialize(method->name, listen, BMI_INIT_SERVER), 0);
@@ -31,7 +33,7 @@ void pair_listen(struct pair *pair, const struct bmi_method *method, const char 
     CU_ASSERT_EQUAL_FATAL(BMI_get_info(0, BMI_GET_LISTEN_ADDR, bound), 0);
     CU_ASSERT_EQUAL_FATAL(BMI_addr_lookup(&pair->end[DIALLER], bound), 0);
     /* so that the HELLO does not claim the address that is dialled */
-    bmi__method_named(method->name, strlen(method->name))->listen[0] = '\0';
+    bmi__method_named(&bmi__default, method->name, strlen(method->name))->listen[0] = '\0';
 }
 
 int pair_connect(struct pair *pair)

@@ -4,6 +4,7 @@
  * its answer, the grace for that, tombstones (OP_TOMBSTONE), which stay behind, and memory that is
  * being written. The sender is a script.
  */
+#include "bmi/base/instance.h"
 #include "tests/unit/script_case.h"
 
 static struct posted one, two, three;
@@ -163,7 +164,7 @@ static void questions_are_few_at_a_time(void)
         struct script *script = open_script(SCRIPT_FRAMES, NULL);
         bmi_error_code_t error;
         int count;
-        CU_ASSERT_EQUAL(bmi__settings_set(graces[late]), 0);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, graces[late]), 0);
         for (int i = 0; i < MANY; i++) {
             CU_ASSERT_EQUAL(BMI_post_recv(&ids[i], script->address, one.buffer, LARGE, &one.actual,
                                           BMI_EXT_ALLOC, TAG + i % TAGS, NULL, case_context, NULL),
@@ -195,7 +196,7 @@ static void a_question_that_waits(void)
     enum { BEFORE = 512 };
     static bmi_op_id_t ids[BEFORE];
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=600000"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "cancel_grace_ms=600000"), 0);
     for (int i = 0; i < BEFORE; i++) {
         CU_ASSERT_EQUAL(BMI_post_recv(&ids[i], script->address, one.buffer, LARGE, &one.actual,
                                       BMI_EXT_ALLOC, TAG + 1, NULL, case_context, NULL),
@@ -231,9 +232,10 @@ static void a_question_that_waits(void)
 /* The grace applies while other time-outs are long. */
 static void grace_set(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set(
-                        "cancel_grace_ms=20,connect_timeout_ms=86400000,peer_timeout_ms=0"),
-                    0);
+    CU_ASSERT_EQUAL(
+        bmi__settings_set(&bmi__default,
+                          "cancel_grace_ms=20,connect_timeout_ms=86400000,peer_timeout_ms=0"),
+        0);
 }
 
 /* No answer within the grace: a tombstone takes the message that was committed to the receive. */
@@ -259,7 +261,7 @@ static void a_tombstone_discards_the_message(void)
 static void a_tombstone_goes_with_a_late_answer(void)
 {
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
-    CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "cancel_grace_ms=20"), 0);
     post_receive(script, &one, LARGE, TAG);
     post_receive(script, &two, SMALL, TAG);
     script_expect(script, WIRE_RTR, NULL, 0);
@@ -284,7 +286,7 @@ static void cancelled_ones_are_not_announced_again(void)
         for (int by_tag = 0; by_tag < 2; by_tag++) {
             grace_set();
             if (way == ASKED)
-                CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=60000"), 0);
+                CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "cancel_grace_ms=60000"), 0);
             struct script *script = open_script(SCRIPT_FRAMES, NULL);
             post_receive(script, &one, LARGE, TAG);
             post_receive(script, &two, SMALL, TAG);
@@ -367,9 +369,10 @@ static void grace_ends_when_the_writer_is_done(void)
 /* It is cancelled repeatedly, as by BMI_close_context: the grace passes once. */
 static void grace_ends_though_cancelled_again(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set(
-                        "cancel_grace_ms=200,connect_timeout_ms=86400000,peer_timeout_ms=0"),
-                    0);
+    CU_ASSERT_EQUAL(
+        bmi__settings_set(&bmi__default,
+                          "cancel_grace_ms=200,connect_timeout_ms=86400000,peer_timeout_ms=0"),
+        0);
     struct script *script = open_script(SCRIPT_PUT, NULL);
     post_receive(script, &one, LARGE, TAG);
     struct wire_header start = stream_start((uint64_t)one.id, LARGE);
@@ -439,7 +442,7 @@ static void grace_ends_in_a_message_that_came_first(void)
     for (int i = 0; i < 4; i++) {
         struct script *script = open_script(kinds[i / 2], NULL);
         bmi_size_t moved = begun[i % 2];
-        CU_ASSERT_EQUAL(bmi__settings_set("cancel_grace_ms=20"), 0);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "cancel_grace_ms=20"), 0);
         post_receive(script, &one, LARGE, TAG);
         cancel(&one);
         struct wire_header data = {.type = WIRE_DATA,

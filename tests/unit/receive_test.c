@@ -4,6 +4,7 @@
  * when frames cross, also if the receive is cancelled while its message arrives. The sender is a
  * script.
  */
+#include "bmi/base/instance.h"
 #include "bmi/protocol/tag_queue.h"
 #include "tests/unit/script_case.h"
 
@@ -328,7 +329,7 @@ static void announced_again_when_asked_for(void)
 /* The window is not crowded, but its rest is too small for the message whose receive waits. */
 static void announced_when_the_window_is_too_small(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=32K"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "peer_memory=32K"), 0);
     struct script *script = open_script(SCRIPT_FRAMES, NULL);
     enum { WINDOW = 16384 + 16384 / 8, HELD = 9000, NEXT = 10000 };
     CU_ASSERT_EQUAL(script->hello.eager_credit, WINDOW);

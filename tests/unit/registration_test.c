@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/method.h"
 #include "unit.h"
@@ -85,7 +86,8 @@ static void begin(bool follows_mapping)
     const struct bmi_registrar registrar = {.enter = nic_enter,
                                             .leave = nic_leave,
                                             .follows_mapping = follows_mapping};
-    CU_ASSERT_EQUAL_FATAL(bmi_method_cache_create(NULL, &registrar, &nic, &cache), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_method_cache_create(&bmi__default, NULL, &registrar, &nic, &cache),
+                          0);
 }
 
 static void finish(void)
@@ -262,7 +264,8 @@ static void overlapping_ones_are_merged(void)
 
 static void least_recently_used_go_first(void)
 {
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("registration_bytes=65536"), 0); /* 16 pages */
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "registration_bytes=65536"),
+                          0); /* 16 pages */
     begin(true);
     for (unsigned i = 0; i < 4; i++)
         use(i * 8 * PAGE, 4 * PAGE);
@@ -280,12 +283,14 @@ static void least_recently_used_go_first(void)
     CU_ASSERT_EQUAL(statistics.evictions, 2);
     CU_ASSERT_EQUAL(statistics.uses - statistics.registrations, 2);
     finish();
-    CU_ASSERT_EQUAL(bmi__settings_set("registration_bytes=4G"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "registration_bytes=4G"), 0);
 }
 
 static void over_the_bounds(void)
 {
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("registration_bytes=65536,registration_count=16"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default,
+                                            "registration_bytes=65536,registration_count=16"),
+                          0);
     begin(false);
     struct bmi_registration *none, *entries[16];
     CU_ASSERT_EQUAL(bmi_method_cache_get(cache, window, 17 * PAGE, &none), -ENOBUFS);
@@ -300,7 +305,9 @@ static void over_the_bounds(void)
         put(entries[i], 2 * i * PAGE, 10);
     use(50 * PAGE, 10);
     finish();
-    CU_ASSERT_EQUAL(bmi__settings_set("registration_bytes=4G,registration_count=4096"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default,
+                                      "registration_bytes=4G,registration_count=4096"),
+                    0);
 }
 
 /* The network's own limit: unused ones are ended for it, then the caller gets the error. */

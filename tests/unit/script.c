@@ -3,6 +3,7 @@
  * script.c - see script.h. Regions name real memory by its address; a put copies it.
  */
 #include "tests/unit/script.h"
+#include "bmi/base/instance.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -171,7 +172,7 @@ static void close_link(struct bmi_link *link, bool linger)
         return;
     script->closing = true;
     bmi_link_ref(link);
-    bmi_method_defer(&script->ender);
+    bmi_method_defer(link->instance, &script->ender);
 }
 
 static int expose(struct bmi_link *link, const struct bmi_segments *memory,
@@ -252,6 +253,7 @@ struct script *script_accept(enum script_kind kind)
     if (script == NULL)
         return NULL;
     script->link.method = &script_methods[kind];
+    script->link.instance = &bmi__default;
     script->link.destroy = destroy;
     atomic_init(&script->link.references, 2); /* the method's and the test's */
     script->end = &script->first;
@@ -329,7 +331,7 @@ struct peer *script_peer(const struct script *script)
 void script_drive(void)
 {
     for (int i = 0; i < MOST_PASSES; i++)
-        bmi__progress_chores(); /* a script has no descriptor to watch */
+        bmi__progress_chores(&bmi__default); /* a script has no descriptor to watch */
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */

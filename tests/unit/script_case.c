@@ -3,6 +3,7 @@
  * script_case.c - see script_case.h.
  */
 #include "tests/unit/script_case.h"
+#include "bmi/base/instance.h"
 
 #include "bmi/base/settings.h"
 #include "bmi/protocol/credit.h"
@@ -12,7 +13,8 @@ bmi_context_id case_context;
 static void case_begin(void)
 {
     CU_ASSERT_EQUAL_FATAL(
-        bmi__settings_set("immediate=off,announce=on,peer_memory=1M,total_memory=256M,"
+        bmi__settings_set(&bmi__default,
+                          "immediate=off,announce=on,peer_memory=1M,total_memory=256M,"
                           "cancel_grace_ms=60000,connect_timeout_ms=10000,peer_timeout_ms=30000,"
                           "eager_max=0,spin_us=0"),
         0);
@@ -29,8 +31,13 @@ static void case_end(void)
     CU_ASSERT_EQUAL(all.outstanding_sends, 0);
     CU_ASSERT_EQUAL(all.unmatched_messages, 0);
     CU_ASSERT_EQUAL(all.unmatched_bytes, 0);
-    CU_ASSERT_EQUAL(bmi__credit_used(), 0);
+    CU_ASSERT_EQUAL(credit_used(), 0);
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
+}
+
+int64_t credit_used(void)
+{
+    return bmi__credit_used(&bmi__default);
 }
 
 int script_suite_run(const char *name, CU_TestInfo *tests)
@@ -67,7 +74,7 @@ struct script *open_long_script(void)
     struct bmi_method_limits *limits = &script_methods[SCRIPT_FRAMES].limits;
     usual_frame_max = limits->frame_max;
     limits->frame_max = 32768;
-    CU_ASSERT_EQUAL_FATAL(bmi__settings_set("eager_max=32K"), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__settings_set(&bmi__default, "eager_max=32K"), 0);
     return open_script(SCRIPT_FRAMES, &offer);
 }
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include "bmi/base/error.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "tests/unit/script.h"
 #include "tests/unit/unit.h"
@@ -27,6 +28,9 @@ struct posted {
 };
 
 extern bmi_context_id case_context;
+
+/* Bytes of the budget that are given out. */
+int64_t credit_used(void);
 
 /* Runs a suite, each test with its own start and end of the library, with known settings, and
  * without leftovers at the end. Returns the program's exit status. */

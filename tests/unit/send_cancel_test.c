@@ -4,6 +4,7 @@
  * after RTS, and in the midst; and the effects on other sends. The receiver is a script.
  */
 #include "bmi/base/clock.h"
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/progress/progress.h"
 #include "tests/unit/script_case.h"
@@ -475,7 +476,7 @@ static void cancelled_put_that_does_not_end(void)
 {
     enum { TIMEOUT_MS = 200 };
     static uint8_t remote[LARGE];
-    CU_ASSERT_EQUAL(bmi__settings_set("peer_timeout_ms=200"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "peer_timeout_ms=200"), 0);
     struct script *script = open_script(SCRIPT_PUT, NULL);
     CU_ASSERT_EQUAL(send_rtr_memory(script, 71, remote, LARGE), 0);
     post_send(script, &one, LARGE, TAG);
@@ -487,7 +488,7 @@ static void cancelled_put_that_does_not_end(void)
     CU_ASSERT_TRUE(over_beside_a_peer_that_speaks(script, 300 * TIMEOUT_MS));
     CU_ASSERT_EQUAL(one.error, -BMI_ETIMEDOUT);
     script_close(script);
-    CU_ASSERT_EQUAL(bmi__settings_set("peer_timeout_ms=30000"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "peer_timeout_ms=30000"), 0);
 }
 
 /* ---- get ------------------------------------------------------------------------------------ */

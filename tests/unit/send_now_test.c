@@ -7,6 +7,7 @@
  * A receive is outstanding in each case: the first message to a peer that the library does not
  * watch goes by an operation.
  */
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 #include "bmi/connection/failure.h"
 #include "bmi/progress/progress.h"
@@ -39,7 +40,7 @@ static bool send_now(struct bmi_link *link, const uint8_t *header, const void *b
 /* Of the sends between two passes the first is written at once. */
 static void next_pass(void)
 {
-    bmi__progress_poll();
+    bmi__progress_poll(&bmi__default);
     script_drive();
 }
 
@@ -47,7 +48,7 @@ static struct script *open_now(const struct script_offer *offer)
 {
     struct script *script = open_script(SCRIPT_FRAMES, offer);
     script_methods[SCRIPT_FRAMES].send_now = send_now;
-    bmi__setting_put(SETTING_IMMEDIATE, 1);
+    bmi__setting_put(&bmi__default, SETTING_IMMEDIATE, 1);
     takes = true;
     went = 0;
     post_receive(script, &three, SMALL, TAG + 9);
@@ -160,7 +161,7 @@ static void it_counts_for_announcements(void)
     CU_ASSERT_EQUAL(send_rtr(script, 71, LARGE, 1, TAG), 0); /* after the one it goes to */
     script_expect(script, WIRE_EAGER, NULL, 0);
     next_pass();
-    bmi__setting_put(SETTING_IMMEDIATE, 0);
+    bmi__setting_put(&bmi__default, SETTING_IMMEDIATE, 0);
     post_send(script, &two, LARGE, TAG);
     CU_ASSERT_TRUE(goes_to(script, &two, 71));
     close_now(script);
@@ -226,17 +227,17 @@ static void messages_that_are_not_small(void)
 static void settings_are_kept(void)
 {
     struct script *script = open_now(NULL);
-    bmi__setting_put(SETTING_IMMEDIATE, 0);
+    bmi__setting_put(&bmi__default, SETTING_IMMEDIATE, 0);
     post_send(script, &one, SMALL, TAG);
     CU_ASSERT_TRUE(done(&one) && one.error == 0 && one.actual == SMALL);
     CU_ASSERT_EQUAL(went, 0);
     script_expect(script, WIRE_EAGER, NULL, 0);
-    bmi__setting_put(SETTING_IMMEDIATE, 1);
+    bmi__setting_put(&bmi__default, SETTING_IMMEDIATE, 1);
     next_pass();
     CU_ASSERT_EQUAL(send(script, &one, SMALL, TAG), 1);
     CU_ASSERT_EQUAL(send(script, &two, SMALL, TAG), 0); /* the second between two passes */
     CU_ASSERT_EQUAL(went, 1);
-    bmi__setting_put(SETTING_COALESCE, 0);
+    bmi__setting_put(&bmi__default, SETTING_COALESCE, 0);
     next_pass();
     CU_ASSERT_TRUE(done(&two));
     script_expect(script, WIRE_EAGER, NULL, 0);

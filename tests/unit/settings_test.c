@@ -2,6 +2,7 @@
  *
  * settings_test.c - the table of settings: values, units, bounds, environment, lines of the log.
  */
+#include "bmi/base/instance.h"
 #include "bmi/base/settings.h"
 
 #include <ctype.h>
@@ -16,8 +17,9 @@ static struct caught caught;
 static void catch_log_at(enum bmi_log_level level)
 {
     caught.text[0] = '\0';
-    bmi__log_callback(
-        &(struct bmi_log_callback){.write = caught_write, .argument = &caught, .level = level});
+    bmi__log_callback(&bmi__default, &(struct bmi_log_callback){.write = caught_write,
+                                                                .argument = &caught,
+                                                                .level = level});
 }
 
 static void catch_log(void)
@@ -27,13 +29,14 @@ static void catch_log(void)
 
 static void release_log(void)
 {
-    bmi__log_callback(&(struct bmi_log_callback){.write = NULL});
+    bmi__log_callback(&bmi__default, &(struct bmi_log_callback){.write = NULL});
 }
 
 static bool value_is(const char *name, const char *expected)
 {
     char value[64] = "";
-    return bmi__settings_get(name, value, sizeof value) == 0 && strcmp(value, expected) == 0;
+    return bmi__settings_get(&bmi__default, name, value, sizeof value) == 0 &&
+           strcmp(value, expected) == 0;
 }
 
 /* Given: a setting that is a text, if there is one in this build. */
@@ -41,15 +44,15 @@ static void a_text(void)
 {
     if (bmi__setting_find("tls_psk") < 0)
         return;
-    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk=/a b/c:d"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "tls_psk=/a b/c:d"), 0);
     CU_ASSERT_TRUE(value_is("tls_psk", "/a b/c:d"));
-    const char *first = bmi_method_setting_text("tls_psk");
-    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk=other"), 0);
+    const char *first = bmi_method_setting_text(&bmi__default, "tls_psk");
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "tls_psk=other"), 0);
     CU_ASSERT_STRING_EQUAL(first, "/a b/c:d"); /* still there */
-    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk=/a b/c:d"), 0);
-    CU_ASSERT_PTR_EQUAL(bmi_method_setting_text("tls_psk"), first);
-    CU_ASSERT_EQUAL(bmi__settings_set("tls_psk="), 0);
-    CU_ASSERT_STRING_EQUAL(bmi_method_setting_text("tls_psk"), "");
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "tls_psk=/a b/c:d"), 0);
+    CU_ASSERT_PTR_EQUAL(bmi_method_setting_text(&bmi__default, "tls_psk"), first);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "tls_psk="), 0);
+    CU_ASSERT_STRING_EQUAL(bmi_method_setting_text(&bmi__default, "tls_psk"), "");
     CU_ASSERT_TRUE(value_is("tls_psk", "(none)"));
 }
 
@@ -64,7 +67,8 @@ static void the_table_is_whole(void)
         CU_ASSERT_TRUE(value_is(name, value));
         char text[160];
         snprintf(text, sizeof text, "%s=%s", name, value);
-        CU_ASSERT_EQUAL(bmi__settings_set(text), 0); /* a value that it prints is also accepted */
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, text),
+                        0); /* a value that it prints is also accepted */
         CU_ASSERT_TRUE(value_is(name, value));
     }
     CU_ASSERT_TRUE(index > SETTINGS); /* the core's, then the methods' */
@@ -98,10 +102,10 @@ static void values_and_units(void)
         {"connect_timeout_ms=86400000", SETTING_CONNECT_TIMEOUT, 86400000},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        CU_ASSERT_EQUAL(bmi__settings_set(cases[i].text), 0);
-        CU_ASSERT_EQUAL(bmi__setting(cases[i].setting), cases[i].expected);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, cases[i].text), 0);
+        CU_ASSERT_EQUAL(bmi__setting(&bmi__default, cases[i].setting), cases[i].expected);
     }
-    CU_ASSERT_EQUAL(bmi__settings_get("no_such", (char[8]){0}, 8), -ENOENT);
+    CU_ASSERT_EQUAL(bmi__settings_get(&bmi__default, "no_such", (char[8]){0}, 8), -ENOENT);
 }
 
 /* gm declares its settings in its own folder; they are set and read like the core's. */
@@ -113,21 +117,21 @@ static void methods_declare_their_own(void)
     } cases[] = {{"gm_pages=5", "gm_pages", 5},
                  {"tcp_backlog=1", "tcp_backlog", 1},
                  {"GM_Mapping=off", "gm_mapping", 0}};
-    CU_ASSERT_EQUAL(bmi_method_setting("gm_send_tokens"), 256); /* the preset */
-    CU_ASSERT_EQUAL(bmi__settings_set("gm_send_tokens=1"), -EINVAL);
+    CU_ASSERT_EQUAL(bmi_method_setting(&bmi__default, "gm_send_tokens"), 256); /* the preset */
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "gm_send_tokens=1"), -EINVAL);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        CU_ASSERT_EQUAL(bmi__settings_set(cases[i].text), 0);
-        CU_ASSERT_EQUAL(bmi_method_setting(cases[i].name), cases[i].expected);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, cases[i].text), 0);
+        CU_ASSERT_EQUAL(bmi_method_setting(&bmi__default, cases[i].name), cases[i].expected);
     }
     setenv("BMI_GM_PAGES", "7", 1);
-    CU_ASSERT_EQUAL(bmi__settings_load(), 0);
-    CU_ASSERT_EQUAL(bmi_method_setting("gm_pages"), 7);
+    CU_ASSERT_EQUAL(bmi__settings_load(&bmi__default), 0);
+    CU_ASSERT_EQUAL(bmi_method_setting(&bmi__default, "gm_pages"), 7);
     unsetenv("BMI_GM_PAGES");
-    CU_ASSERT_EQUAL(bmi__settings_lend("gm_pages=9"), 0);
-    CU_ASSERT_EQUAL(bmi_method_setting("gm_pages"), 9);
-    bmi__settings_return();
-    CU_ASSERT_EQUAL(bmi_method_setting("gm_pages"), 7);
-    CU_ASSERT_EQUAL(bmi__settings_set("gm_pages=0,gm_mapping=on"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_lend(&bmi__default, "gm_pages=9"), 0);
+    CU_ASSERT_EQUAL(bmi_method_setting(&bmi__default, "gm_pages"), 9);
+    bmi__settings_return(&bmi__default);
+    CU_ASSERT_EQUAL(bmi_method_setting(&bmi__default, "gm_pages"), 7);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "gm_pages=0,gm_mapping=on"), 0);
 }
 
 static void bad_values_change_nothing_and_are_told(void)
@@ -158,12 +162,14 @@ static void bad_values_change_nothing_and_are_told(void)
         "eager_max=1.5",
         "eager_max=0x10",
     };
-    CU_ASSERT_EQUAL(bmi__settings_set("peer_memory=1M,spin_us=50,immediate=on,log=off"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default,
+                                      "peer_memory=1M,spin_us=50,immediate=on,log=off"),
+                    0);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char name[32] = "";
         memcpy(name, cases[i], strcspn(cases[i], "="));
         catch_log();
-        CU_ASSERT_EQUAL(bmi__settings_set(cases[i]), -EINVAL);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, cases[i]), -EINVAL);
         CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, name));
         CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, "valid: "));
     }
@@ -182,35 +188,36 @@ static void an_unknown_name_brings_the_list_of_valid_ones(void)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *name, *value, *help;
         catch_log();
-        CU_ASSERT_EQUAL(bmi__settings_set(cases[i]), -EINVAL);
+        CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, cases[i]), -EINVAL);
         CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, cases[i]));
         for (int index = 0; bmi_setting_next(index, &name, &value, &help) == 0; index++)
             CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, name));
     }
     caught.text[0] = '\0'; /* a name without a value is a setting's name */
-    CU_ASSERT_EQUAL(bmi__settings_set("spin_us"), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "spin_us"), -EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, "spin_us"));
     CU_ASSERT_PTR_NULL(strstr(caught.text, "is no setting"));
     release_log();
-    CU_ASSERT_EQUAL(bmi__settings_set(""), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, ""), -EINVAL);
     char longest[2000];
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    CU_ASSERT_EQUAL(bmi__settings_set(longest), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, longest), -EINVAL);
 }
 
 static void several_are_set_all_or_none(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set("spin_us=1,dead_peers=2,announce=off"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "spin_us=1,dead_peers=2,announce=off"), 0);
     CU_ASSERT_TRUE(value_is("spin_us", "1") && value_is("dead_peers", "2") &&
                    value_is("announce", "off"));
     catch_log();
-    CU_ASSERT_EQUAL(bmi__settings_set("spin_us=7,dead_peers=8,announce=perhaps"), -EINVAL);
-    CU_ASSERT_EQUAL(bmi__settings_set("spin_us=7,nothing=8"), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "spin_us=7,dead_peers=8,announce=perhaps"),
+                    -EINVAL);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "spin_us=7,nothing=8"), -EINVAL);
     release_log();
     CU_ASSERT_TRUE(value_is("spin_us", "1") && value_is("dead_peers", "2") &&
                    value_is("announce", "off"));
-    CU_ASSERT_EQUAL(bmi__settings_set(",spin_us=50,,announce=on,"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, ",spin_us=50,,announce=on,"), 0);
     CU_ASSERT_TRUE(value_is("spin_us", "50") && value_is("announce", "on"));
 }
 
@@ -221,16 +228,16 @@ static void the_environment_is_read(void)
     setenv("BMI_IMMEDIATE", "off", 1);
     setenv("BMI_LINGER_MS", "", 1); /* empty: as if absent */
     setenv("bmi_dead_peers", "5", 1);
-    CU_ASSERT_EQUAL(bmi__settings_load(), 0);
-    CU_ASSERT_EQUAL(bmi__setting(SETTING_SPIN), 77);
-    CU_ASSERT_EQUAL(bmi__setting(SETTING_PEER_MEMORY), 256 << 10);
-    CU_ASSERT_EQUAL(bmi__setting(SETTING_IMMEDIATE), 0);
-    CU_ASSERT_EQUAL(bmi__setting(SETTING_LINGER), 5000);
-    CU_ASSERT_NOT_EQUAL(bmi__setting(SETTING_DEAD_PEERS), 5);
+    CU_ASSERT_EQUAL(bmi__settings_load(&bmi__default), 0);
+    CU_ASSERT_EQUAL(bmi__setting(&bmi__default, SETTING_SPIN), 77);
+    CU_ASSERT_EQUAL(bmi__setting(&bmi__default, SETTING_PEER_MEMORY), 256 << 10);
+    CU_ASSERT_EQUAL(bmi__setting(&bmi__default, SETTING_IMMEDIATE), 0);
+    CU_ASSERT_EQUAL(bmi__setting(&bmi__default, SETTING_LINGER), 5000);
+    CU_ASSERT_NOT_EQUAL(bmi__setting(&bmi__default, SETTING_DEAD_PEERS), 5);
 
     setenv("BMI_SPIN_US", "soon", 1);
     catch_log();
-    CU_ASSERT_EQUAL(bmi__settings_load(), -EINVAL);
+    CU_ASSERT_EQUAL(bmi__settings_load(&bmi__default), -EINVAL);
     CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, "spin_us"));
     CU_ASSERT_PTR_NOT_NULL(strstr(caught.text, "soon"));
     caught.text[0] = '\0';
@@ -276,7 +283,7 @@ static void unknown_variables_are_told(void)
         }
         CU_ASSERT_EQUAL(BMI_finalize(), 0);
         catch_log_at(BMI_LOG_ERROR); /* no error */
-        CU_ASSERT_EQUAL(bmi__settings_load(), 0);
+        CU_ASSERT_EQUAL(bmi__settings_load(&bmi__default), 0);
         CU_ASSERT_STRING_EQUAL(caught.text, "");
         release_log();
         unsetenv(cases[i].name);
@@ -284,12 +291,12 @@ static void unknown_variables_are_told(void)
     for (size_t i = 0; i < COUNT_OF(known); i++)
         setenv(known[i], "1", 1);
     catch_log_at(BMI_LOG_WARN);
-    CU_ASSERT_EQUAL(bmi__settings_load(), 0);
+    CU_ASSERT_EQUAL(bmi__settings_load(&bmi__default), 0);
     CU_ASSERT_STRING_EQUAL(caught.text, "");
     release_log();
     for (size_t i = 0; i < COUNT_OF(known); i++)
         unsetenv(known[i]);
-    CU_ASSERT_EQUAL(bmi__settings_set("stats=off,spin_us=50"), 0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "stats=off,spin_us=50"), 0);
 }
 
 static void through_the_public_functions(void)

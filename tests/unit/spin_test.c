@@ -2,6 +2,7 @@
  *
  * spin_test.c - which waits spin. The time does not pass, so the machine's load is never read.
  */
+#include "bmi/base/instance.h"
 #include "bmi/progress/spin.h"
 
 #include "bmi/base/settings.h"
@@ -11,15 +12,16 @@ enum { WINDOW_US = 50, WINDOW_NS = WINDOW_US * 1000, MOST = 63 };
 
 static void begin(void)
 {
-    CU_ASSERT_EQUAL(bmi__settings_set("spin_us=50"), 0);
-    bmi__spin_reset();
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "spin_us=50"), 0);
+    bmi__spin_close(&bmi__default);
+    CU_ASSERT_EQUAL_FATAL(bmi__spin_open(&bmi__default), 0);
 }
 
 /* Returns how many waits go without a spin now. */
 static unsigned skipped(void)
 {
     unsigned waits = 0;
-    while (bmi__spin_window(0) == 0 && waits < 1000)
+    while (bmi__spin_window(&bmi__default, 0) == 0 && waits < 1000)
         waits++;
     return waits;
 }
@@ -27,13 +29,13 @@ static unsigned skipped(void)
 static void failures_double_the_waits_without(void)
 {
     begin();
-    CU_ASSERT_EQUAL(bmi__spin_window(0), WINDOW_NS);
+    CU_ASSERT_EQUAL(bmi__spin_window(&bmi__default, 0), WINDOW_NS);
     for (unsigned expected = 1; expected < MOST; expected = expected * 2 + 1) {
-        bmi__spin_failed();
+        bmi__spin_failed(&bmi__default);
         CU_ASSERT_EQUAL(skipped(), expected);
     }
     for (int i = 0; i < 3; i++) {
-        bmi__spin_failed();
+        bmi__spin_failed(&bmi__default);
         CU_ASSERT_EQUAL(skipped(), MOST);
     }
 }
@@ -42,10 +44,10 @@ static void success_restores(void)
 {
     begin();
     for (int i = 0; i < 10; i++)
-        bmi__spin_failed();
-    bmi__spin_paid();
+        bmi__spin_failed(&bmi__default);
+    bmi__spin_paid(&bmi__default);
     CU_ASSERT_EQUAL(skipped(), 0);
-    bmi__spin_failed();
+    bmi__spin_failed(&bmi__default);
     CU_ASSERT_EQUAL(skipped(), 1);
 }
 
@@ -53,18 +55,18 @@ static void a_short_sleep_restores(void)
 {
     begin();
     for (int i = 0; i < 10; i++)
-        bmi__spin_failed();
-    bmi__spin_slept(WINDOW_NS);
-    CU_ASSERT_EQUAL(bmi__spin_window(0), 0);
-    bmi__spin_slept(WINDOW_NS - 1);
+        bmi__spin_failed(&bmi__default);
+    bmi__spin_slept(&bmi__default, WINDOW_NS);
+    CU_ASSERT_EQUAL(bmi__spin_window(&bmi__default, 0), 0);
+    bmi__spin_slept(&bmi__default, WINDOW_NS - 1);
     CU_ASSERT_EQUAL(skipped(), 0);
 }
 
 static void none_at_all(void)
 {
     begin();
-    CU_ASSERT_EQUAL(bmi__settings_set("spin_us=0"), 0);
-    bmi__spin_slept(0);
+    CU_ASSERT_EQUAL(bmi__settings_set(&bmi__default, "spin_us=0"), 0);
+    bmi__spin_slept(&bmi__default, 0);
     CU_ASSERT_EQUAL(skipped(), 1000);
 }
 

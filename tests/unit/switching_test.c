@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
 #include "bmi/flow.h"
 #include "bmi/progress/background.h"
@@ -55,7 +56,7 @@ static bool by_worker(void)
 
 static bool by_background(void)
 {
-    return bmi__background_self();
+    return bmi__background_self(&bmi__default);
 }
 
 static bool by_tester(void)
@@ -70,7 +71,7 @@ static bool by_anybody(void)
 
 static bool finalizing(void)
 {
-    return !bmi__running();
+    return !bmi__running(&bmi__default);
 }
 
 static bool workers_stop(void)
@@ -119,8 +120,8 @@ static enum bmi_task_status meddle(struct bmi_task *task, void *argument)
     meddler->finalized = BMI_finalize();
     meddler->on = background_set(1);
     meddler->off = background_set(0);
-    if (bmi__running())
-        background_set(bmi__background_on());
+    if (bmi__running(&bmi__default))
+        background_set(bmi__background_on(&bmi__default));
     meddler->opened = flow_context_try();
     return BMI_TASK_DONE;
 }
@@ -171,7 +172,7 @@ static void works_afterwards(void)
 {
     loop_open(BMI_INIT_BACKGROUND);
     CU_ASSERT_EQUAL(background_set(0), 0);
-    CU_ASSERT_FALSE(bmi__background_on());
+    CU_ASSERT_FALSE(bmi__background_on(&bmi__default));
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
 }
 
@@ -265,7 +266,7 @@ static void finalize_waits_for_a_test_call(void)
 
 static bool main_finalizes(void)
 {
-    return is_main && !bmi__running();
+    return is_main && !bmi__running(&bmi__default);
 }
 
 /* Finalizes with tasks queued. Returns whether it ran one itself. */
@@ -317,7 +318,7 @@ static void switching_waits_for_a_worker(void)
     CU_ASSERT_EQUAL(meddler.on, 0); /* it is on */
     CU_ASSERT_EQUAL(meddler.off, -BMI_EDEADLK);
     CU_ASSERT_EQUAL(meddler.opened, 0);
-    CU_ASSERT_TRUE(bmi__background_on());
+    CU_ASSERT_TRUE(bmi__background_on(&bmi__default));
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
     works_afterwards();
 }
@@ -336,7 +337,7 @@ static void switching_waits_for_a_task_that_may_block(void)
     CU_ASSERT_EQUAL(meddler.on, -BMI_EDEADLK);
     CU_ASSERT_EQUAL(meddler.off, 0); /* as the other thread does the same */
     CU_ASSERT_EQUAL(meddler.opened, -BMI_EDEADLK);
-    CU_ASSERT_FALSE(bmi__background_on());
+    CU_ASSERT_FALSE(bmi__background_on(&bmi__default));
     CU_ASSERT_EQUAL(BMI_finalize(), 0);
     works_afterwards();
 }
@@ -367,7 +368,7 @@ static void a_worker_switches_workers_off(void)
     bmi_task_wait(&meddler.task, -1);
     CU_ASSERT_EQUAL(meddler.off, 0);
     CU_ASSERT_EQUAL(meddler.finalized, 0);
-    CU_ASSERT_FALSE(bmi__running());
+    CU_ASSERT_FALSE(bmi__running(&bmi__default));
     works_afterwards();
     CU_ASSERT_EQUAL(atomic_load(&bmi_task_manager_default()->live_workers), 0);
     CU_ASSERT_TRUE(manager_stops());

@@ -5,6 +5,8 @@
  */
 #include <errno.h>
 
+#include "bmi/api/api.h"
+#include "bmi/base/instance.h"
 #include "bmi/connection/peer_end.h"
 #include "bmi/protocol/credit.h"
 #include "bmi/protocol/match.h"
@@ -18,7 +20,8 @@ static struct peer *peer;
 
 static void set_up(void)
 {
-    peer = bmi__peer_take();
+    CU_ASSERT_EQUAL_FATAL(bmi__parts_open(&bmi__default), 0);
+    peer = bmi__peer_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(peer);
     peer_lock(peer);
 }
@@ -29,7 +32,7 @@ static void tear_down(void)
     CU_ASSERT_EQUAL(peer->queue_count, 0);
     peer_unlock(peer);
     bmi__peer_give(peer);
-    bmi__peers_free();
+    bmi__parts_close(&bmi__default);
 }
 
 static uint32_t note(struct tag_queue *queue, bool abort)
@@ -242,7 +245,7 @@ static void announced_again_takes_the_place(void)
 /* A peer that is being dialled has none. */
 static void a_receive_without_a_link_is_not_announced(void)
 {
-    struct op *op = bmi__op_take();
+    struct op *op = bmi__op_take(&bmi__default);
     CU_ASSERT_PTR_NOT_NULL_FATAL(op);
     op->kind = OP_RECV;
     op->tag = 1;

@@ -35,7 +35,7 @@ LAYERS = ("bmi/base/", "bmi/progress/", "bmi/state/", "bmi/protocol/", "bmi/conn
           "bmi/rpc/", "bmi/api/")
 ABOVE = ("methods/", "trove-stub/", "flow/", "job/")
 # tls is tcp with a layer between frames and sockets
-FOR_METHODS = ("bmi/method.h", "bmi/lock.h", "bmi/task.h", "methods/ip/", "methods/stream/", "methods/tcp/tcp.h")
+FOR_METHODS = ("bmi/method.h", "bmi/instance.h", "bmi/lock.h", "bmi/task.h", "methods/ip/", "methods/stream/", "methods/tcp/tcp.h")
 TEXTS = (".c", ".h", ".md", ".1", ".3", ".7", ".8")
 # Coined words that earlier code used instead of the field's terms (docs/architecture.md has the glossary).
 COINAGES = re.compile(

@@ -3,6 +3,8 @@
  * timers_test.c - timers run in the order in which they are due, whatever the order of their
  * setting, and not before; a cleared one never runs, a moved one runs once.
  */
+#include "bmi/api/api.h"
+#include "bmi/base/instance.h"
 #include "bmi/progress/timers.h"
 
 #include "bmi/method.h"
@@ -23,7 +25,7 @@ static void expired(struct bmi_timer *timer)
 {
     struct one *one = (struct one *)timer;
     one->ran++;
-    CU_ASSERT_TRUE(bmi_method_now_ns() >= one->due_ns);
+    CU_ASSERT_TRUE(bmi_method_now_ns(timer->instance) >= one->due_ns);
     CU_ASSERT_TRUE(one->due_ns >= last_due_ns);
     last_due_ns = one->due_ns;
 }
@@ -31,14 +33,14 @@ static void expired(struct bmi_timer *timer)
 static void set(struct one *one, uint64_t delay_ms)
 {
     one->timer.expired = expired;
-    bmi_method_timer_set(&one->timer, delay_ms);
+    bmi_method_timer_set(&bmi__default, &one->timer, delay_ms);
     one->due_ns = one->timer.due_ns;
 }
 
 static void run_all(void)
 {
-    while (bmi__timers_next() != UINT64_MAX)
-        bmi__timers_run();
+    while (bmi__timers_next(&bmi__default) != UINT64_MAX)
+        bmi__timers_run(&bmi__default);
 }
 
 /* Given timers with delays that jump about, some cleared, some set again, when time passes, then
@@ -69,7 +71,7 @@ static void ends_of_the_list(void)
     bmi_method_timer_clear(&all[0].timer);
     bmi_method_timer_clear(&all[1].timer);
     bmi_method_timer_clear(&all[1].timer);
-    CU_ASSERT_EQUAL(bmi__timers_next(), UINT64_MAX);
+    CU_ASSERT_EQUAL(bmi__timers_next(&bmi__default), UINT64_MAX);
     set(&all[3], 2);
     set(&all[4], 1);
     set(&all[5], 3);
@@ -77,8 +79,8 @@ static void ends_of_the_list(void)
     for (unsigned i = 0; i < 6; i++)
         CU_ASSERT_EQUAL(all[i].ran, i >= 3);
     set(&all[3], 1000);
-    bmi__timers_forget();
-    CU_ASSERT_EQUAL(bmi__timers_next(), UINT64_MAX);
+    bmi__timers_forget(&bmi__default);
+    CU_ASSERT_EQUAL(bmi__timers_next(&bmi__default), UINT64_MAX);
     set(&all[4], 0);
     run_all();
     CU_ASSERT_EQUAL(all[3].ran, 1);
@@ -87,6 +89,8 @@ static void ends_of_the_list(void)
 
 int main(void)
 {
+    if (bmi__parts_open(&bmi__default) < 0)
+        return 1;
     static CU_TestInfo cases[] = {
         {"order of due times", order_of_due_times},
         {"ends of the list", ends_of_the_list},

@@ -105,7 +105,7 @@ static int arena_add(struct nic_port *port, uint64_t length)
 
 void *nic_dma_malloc(struct nic_port *port, uint64_t length)
 {
-    uint64_t alignment = length >= PAGE ? PAGE : NIC_LINE;
+    uint64_t alignment = length >= PAGE ? (uint64_t)sysconf(_SC_PAGESIZE) : NIC_LINE;
     if (length == 0 || length >> NIC_ARENA_BITS != 0) {
         errno = length == 0 ? EINVAL : ENOMEM;
         return NULL;
@@ -147,6 +147,14 @@ static void extent_free(struct nic_arena *arena, struct nic_extent *extent)
         extent_join(extent->previous);
 }
 
+static struct nic_extent *extent_find(struct nic_arena *arena, uint64_t offset)
+{
+    struct nic_extent *extent = arena->first;
+    while (extent != NULL && (extent->offset != offset || !extent->used))
+        extent = extent->next;
+    return extent;
+}
+
 void nic_dma_free(struct nic_port *port, void *memory)
 {
     uint64_t offset, length = 0;
@@ -159,9 +167,7 @@ void nic_dma_free(struct nic_port *port, void *memory)
     }
     struct nic_arena *arena = &port->arenas[index];
     bmi_lock_take(&port->lock);
-    struct nic_extent *extent = arena->first;
-    while (extent != NULL && (extent->offset != offset || !extent->used))
-        extent = extent->next;
+    struct nic_extent *extent = extent_find(arena, offset);
     if (extent != NULL) {
         length = extent->length;
         extent_free(arena, extent);
@@ -177,17 +183,41 @@ void nic_dma_free(struct nic_port *port, void *memory)
                    (length + PAGE - 1) / PAGE * port->options.timing.deregister_page_ns);
 }
 
+void nic_dma_keep(struct nic_port *port, void *memory)
+{
+    uint64_t offset;
+    uint32_t index = nic__arena_of(port, memory, 1, &offset);
+    if (index == NIC_NO_ARENA)
+        return;
+    bmi_lock_take(&port->lock);
+    struct nic_extent *extent = extent_find(&port->arenas[index], offset);
+    if (extent != NULL)
+        extent->kept = true;
+    bmi_lock_give(&port->lock);
+}
+
+static void arena_unmap(struct nic_arena *arena, uint64_t from, uint64_t to)
+{
+    if (from < to)
+        munmap(arena->base + from, to - from);
+}
+
 void nic__arenas_free(struct nic_port *port)
 {
     uint32_t count = atomic_load(&port->arena_count);
     for (uint32_t i = 0; i < count; i++) {
         struct nic_arena *arena = &port->arenas[i];
+        uint64_t from = 0;
         while (arena->first != NULL) {
-            struct nic_extent *next = arena->first->next;
-            free(arena->first);
-            arena->first = next;
+            struct nic_extent *extent = arena->first;
+            if (extent->kept) {
+                arena_unmap(arena, from, extent->offset);
+                from = extent->offset + extent->length;
+            }
+            arena->first = extent->next;
+            free(extent);
         }
-        munmap(arena->base, arena->length);
+        arena_unmap(arena, from, arena->length);
         close(arena->fd);
     }
 }

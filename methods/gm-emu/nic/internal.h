@@ -202,6 +202,7 @@ struct nic_extent { /* of an arena: used or free */
     struct nic_extent *next, *previous;
     uint64_t offset, length;
     bool used;
+    bool kept; /* stays mapped when the port closes */
 };
 
 struct nic_arena {

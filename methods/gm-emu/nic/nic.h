@@ -128,7 +128,8 @@ int nic_options_preset(struct nic_options *options, const char *name);
 int nic_open(const struct nic_options *options, struct nic_port **port);
 
 /* Closes the port: peers are closed, their sends dropped without callbacks, memory of dma_malloc is
- * unmapped, peers not yet released are released. Waits until no peer writes into our memory.
+ * unmapped (but what nic_dma_keep keeps), peers not yet released are released. Waits until no peer
+ * writes into our memory.
  * Returns: nothing. Owns: takes the port. Threads: poller, and no other call is under way.
  * Blocks: at most as nic_revoke.
  */
@@ -352,6 +353,11 @@ void *nic_dma_malloc(struct nic_port *port, uint64_t length);
 /* Gives it back. Exposures of it must have been revoked.
  * Returns: nothing. Owns: takes the memory. Threads: any. Blocks: no. */
 void nic_dma_free(struct nic_port *port, void *memory);
+
+/* Lets memory of nic_dma_malloc, of 4096 bytes or more, stay mapped when the port closes: the
+ * caller unmaps it. Do not free it. Returns: nothing. Owns: the caller's. Threads: any. Blocks: no.
+ */
+void nic_dma_keep(struct nic_port *port, void *memory);
 
 /* Lets a peer (NULL: all peers of the port) write into registered memory, by directed sends that
  * name `key`. Exposures to a peer are to be revoked before nic_peer_release.
