@@ -377,7 +377,7 @@ static bool json_topology(void)
 /* ---- a running process ----------------------------------------------------------------------- */
 
 /* The time that bmi-info waits for a process; the library drops a reader slower than 5000 ms. */
-enum { PATIENCE_MS = 6000, REPORT_MOST = 64 << 20 };
+enum { PATIENCE_MS = 6000, REPORT_MOST = 64 << 20, INSTANCES = 64 };
 
 /* Prints why there is no report. */
 static void report_failed(const struct report_source *source)
@@ -410,17 +410,35 @@ static void report_failed(const struct report_source *source)
                    strerror(source->error));
 }
 
+/* The report of the default instance, and that of each other one. A process may have others only.
+ */
 static int process_print(long process)
 {
-    struct report_source source = {.process = process};
+    static struct report_source sources[1 + INSTANCES];
+    static char names[INSTANCES][REPORT_INSTANCE_SIZE];
+    int found = report_instances(process, names, INSTANCES), failed = 0;
+    int count = 1 + (found < INSTANCES ? found : INSTANCES);
 
-    reports_read(&source, 1, PATIENCE_MS, REPORT_MOST);
-    if (source.text != NULL)
-        text_print(stdout, source.text, source.size);
-    if (source.status != REPORT_WHOLE)
-        report_failed(&source);
-    report_free(&source);
-    return output_end(source.status == REPORT_WHOLE ? 0 : 1);
+    for (int i = 0; i < count; i++) {
+        sources[i].process = process;
+        if (i > 0)
+            memcpy(sources[i].instance, names[i - 1], REPORT_INSTANCE_SIZE);
+    }
+    reports_read(sources, count, PATIENCE_MS, REPORT_MOST);
+    for (int i = 0; i < count; i++) {
+        if (sources[i].text != NULL)
+            text_print(stdout, sources[i].text, sources[i].size);
+        if (sources[i].status != REPORT_WHOLE &&
+            (i > 0 || found == 0 || sources[i].status != REPORT_ABSENT)) {
+            report_failed(&sources[i]);
+            failed = 1;
+        }
+        report_free(&sources[i]);
+    }
+    if (found > INSTANCES)
+        line_print(stderr, "bmi-info: process %ld has %d instances; only %d were asked", process,
+                   found, INSTANCES);
+    return output_end(failed);
 }
 
 static int metrics_print(long number, bool peers)

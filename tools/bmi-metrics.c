@@ -64,7 +64,6 @@ static bool is_readable(long process)
 /* The process in the name of a listening socket, or 0. */
 static long line_process(const char *line)
 {
-    enum { LISTENS = 0x10000 }; /* __SO_ACCEPTCON of the kernel */
     unsigned flags;
     long process;
     int path = 0, end = 0;
@@ -72,7 +71,8 @@ static long line_process(const char *line)
     if (sscanf(line, "%*s %*s %*s %x %*s %*s %*s @%n" BMI_REPORT_NAME "%n", &flags, &path, &process,
                &end) != 2)
         return 0;
-    return (flags & LISTENS) != 0 && end > path && line[end] == '\n' && process > 0 ? process : 0;
+    return (flags & REPORT_LISTENS) != 0 && end > path && line[end] == '\n' && process > 0 ? process
+                                                                                           : 0;
 }
 
 static bool is_known(const struct collector *collector, int count, long process)

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,8 +60,12 @@ static void source_check(struct report_source *source)
 static void source_connect(struct report_source *source)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
+    char *path = name.sun_path + 1;
+    size_t room = sizeof name.sun_path - 1;
     int length =
-        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, BMI_REPORT_NAME, source->process);
+        source->instance[0] == '\0'
+            ? snprintf(path, room, BMI_REPORT_NAME, source->process)
+            : snprintf(path, room, BMI_REPORT_INSTANCE_NAME, source->process, source->instance);
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 
     source->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -135,8 +140,12 @@ void reports_read(struct report_source *sources, int count, int patience_ms, siz
     int64_t end_ms = now_ms() + patience_ms, left_ms;
     bool all;
 
-    for (int i = 0; i < count; i++)
-        sources[i] = (struct report_source){.process = sources[i].process, .fd = -1};
+    for (int i = 0; i < count; i++) {
+        struct report_source source = {.process = sources[i].process, .fd = -1};
+
+        memcpy(source.instance, sources[i].instance, sizeof source.instance);
+        sources[i] = source;
+    }
     while (polled != NULL && (left_ms = end_ms - now_ms()) > 0) {
         if (sources_poll(sources, count, polled, &all) == 0)
             break;
@@ -158,6 +167,30 @@ void reports_read(struct report_source *sources, int count, int patience_ms, siz
             source_end(&sources[i], REPORT_SILENT, 0);
     }
     free(polled);
+}
+
+int report_instances(long process, char names[][REPORT_INSTANCE_SIZE], int most)
+{
+    char prefix[64], line[512];
+    FILE *file = fopen("/proc/net/unix", "re");
+    int count = 0;
+
+    snprintf(prefix, sizeof prefix, " @" BMI_REPORT_INSTANCE_NAME, process, "");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *name = strstr(line, prefix);
+        unsigned flags = 0;
+
+        line[strcspn(line, "\n")] = '\0';
+        if (name == NULL || sscanf(line, "%*s %*s %*s %x", &flags) != 1 ||
+            (flags & REPORT_LISTENS) == 0 || strlen(name + strlen(prefix)) >= REPORT_INSTANCE_SIZE)
+            continue;
+        if (count < most)
+            strcpy(names[count], name + strlen(prefix));
+        count++;
+    }
+    if (file != NULL)
+        fclose(file);
+    return count;
 }
 
 void report_free(struct report_source *source)

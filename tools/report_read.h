@@ -21,8 +21,12 @@ enum report_status {
     REPORT_BROKEN   /* too large, or a fault of the connection or of this host; `error` */
 };
 
+enum { REPORT_INSTANCE_SIZE = 32 };
+enum { REPORT_LISTENS = 0x10000 }; /* in /proc/net/unix: __SO_ACCEPTCON of the kernel */
+
 struct report_source {
-    long process; /* in; all other members are set by reports_read */
+    long process;                        /* in; all others but `instance` are set by reports_read */
+    char instance[REPORT_INSTANCE_SIZE]; /* in: its name; "": the default one */
     enum report_status status;
     int error;
     struct ucred from;
@@ -36,6 +40,10 @@ struct report_source {
  * report that is broken is kept only if it is the only one. */
 void reports_read(struct report_source *sources, int count, int patience_ms, size_t most);
 void report_free(struct report_source *source);
+
+/* Names of the instances of a process that report, without the default one. Returns how many there
+ * are, of which up to `most` are filled in. */
+int report_instances(long process, char names[][REPORT_INSTANCE_SIZE], int most);
 
 enum { REPORT_NAME_SIZE = 64 };
 /* Reads the name of a process's program. Returns false if there is no such process. */
