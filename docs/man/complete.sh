@@ -5,9 +5,9 @@
 # that a page with its name exists, there or in MADE. It skips functions for methods
 # (docs/methods.md), and the classic names, which are macros.
 include=$1 pages=$2 made=$3 missing=0 count=0
-for name in $(cat "$include/bmi.h" "$include"/bmi/flow.h "$include"/bmi/job.h \
-                  "$include"/bmi/rpc.h "$include"/bmi/task.h "$include"/bmi/task_group.h \
-                  "$include"/bmi/trove.h |
+for name in $(cat "$include/bmi.h" "$include"/bmi/flow.h "$include"/bmi/instance.h \
+                  "$include"/bmi/job.h "$include"/bmi/rpc.h "$include"/bmi/task.h \
+                  "$include"/bmi/task_group.h "$include"/bmi/trove.h |
               grep -oE '^[a-z][A-Za-z0-9_ ]* \*?(BMI|bmi)_[a-z_]+\(' |
               grep -oE '(BMI|bmi)_[a-z_]+\($' | tr -d '(' | grep -v '^bmi_classic_' | sort -u); do
     count=$((count + 1))
