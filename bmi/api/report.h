@@ -24,8 +24,8 @@ char *bmi__report_make(struct bmi_instance *instance, size_t *size);
 /* reporter.c: opens or closes the socket, as the setting requires. Any thread: the poller does the
  * work. */
 void bmi__reporter_follow(struct bmi_instance *instance);
-/* Closes the socket. No thread polls any more. */
 int bmi__reporter_open(struct bmi_instance *instance);
+/* Closes the socket. No thread polls any more. */
 void bmi__reporter_close(struct bmi_instance *instance);
 
 #endif

@@ -142,19 +142,14 @@ static void list_add(struct bmi_instance *instance)
     pthread_mutex_unlock(&list_lock);
 }
 
-static void unlist_locked(struct bmi_instance *instance)
-{
-    struct bmi_instance **place = &instances;
-    while (*place != instance)
-        place = &(*place)->next;
-    *place = instance->next;
-}
-
 /* Before its parts are closed. */
 static void list_leave(struct bmi_instance *instance)
 {
     pthread_mutex_lock(&list_lock);
-    unlist_locked(instance);
+    struct bmi_instance **place = &instances;
+    while (*place != instance)
+        place = &(*place)->next;
+    *place = instance->next;
     closing++;
     pthread_mutex_unlock(&list_lock);
 }
@@ -392,7 +387,8 @@ static int arguments_check(struct bmi_instance *instance, const char *method_lis
         wrong = "the listen address is too long", status = -ENAMETOOLONG;
     if (wrong == NULL)
         return 0;
-    bmi__log(instance, BMI_LOG_ERROR, "BMI_initialize: %s", wrong);
+    bmi__log(instance, BMI_LOG_ERROR, "%s: %s",
+             instance == &bmi__default ? "BMI_initialize" : "bmi_instance_open", wrong);
     return status;
 }
 

@@ -74,8 +74,7 @@ struct bmi_instance {
     char name[BMI_INSTANCE_NAME_MAX]; /* "": the default one */
     struct bmi_instance *next;        /* start.c's list */
 
-    /* start.c: `starting` is held while the instance or a method starts or ends, and guards these
-     */
+    /* start.c: held while the instance or a method starts or ends; guards the next members */
     struct bmi__checked_lock starting;
     int users;
     bool background_by_flag;

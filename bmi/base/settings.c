@@ -456,8 +456,8 @@ static int load_one(struct bmi_instance *instance, int index)
         return 0;
     }
     if (index == SETTING_LOG && parse(index, text, &value) < 0)
-        bmi__setting_put(instance, SETTING_LOG,
-                         BMI_LOG_ERROR); /* a user that sets it wants the error */
+        /* a user that sets it wants the error */
+        bmi__setting_put(instance, SETTING_LOG, BMI_LOG_ERROR);
     if (parse_logged(instance, "", index, text, &value) < 0)
         return -EINVAL;
     assign(settings, index, value, ENVIRONMENT);
@@ -578,8 +578,8 @@ int bmi__settings_set(struct bmi_instance *instance, const char *text)
 
 int bmi__settings_lend(struct bmi_instance *instance, const char *text)
 {
-    int status =
-        load_one(instance, SETTING_LOG); /* so that errors and ignored options are logged */
+    /* so that errors and ignored options are logged */
+    int status = load_one(instance, SETTING_LOG);
     if (status == 0)
         status = set_all(instance, text, CHECK_LENT);
     return status < 0 ? status : set_all(instance, text, LEND);

@@ -78,8 +78,8 @@ static bool hello_send_locked(struct peer *peer, const uint8_t *nonce)
         hello->unexpected_max = (uint32_t)method->limits.unexpected_max;
         hello->eager_credit = peer->eager.granted;
         hello->unexpected_credit = peer->unexpected_window.granted;
-        if (bmi__setting(peer->instance,
-                         SETTING_JOIN)) /* else the peer uses it for no address that it looked up */
+        /* without it the peer uses it for no address that it looked up */
+        if (bmi__setting(peer->instance, SETTING_JOIN))
             listen_addresses(peer->instance, hello->listen, sizeof hello->listen);
         struct wire_header header = {.type = WIRE_HELLO, .flags = nonce == NULL ? WIRE_REPLY : 0};
         sent = bmi__control_send_locked(peer, header, bytes, wire_hello_encode(bytes, hello));
