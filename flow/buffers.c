@@ -3,7 +3,8 @@
  * buffers.c - keeps buffers of flows that have ended for later flows: a new one from the system
  * costs as much as a copy of it. It keeps at most KEPT_BYTES in all and frees the oldest first.
  * Buffers are memory of BMI_memalloc, and so belong to an address and a direction; or, if the
- * network treats all memory alike, other memory, and so serve the next client, too. On a machine
+ * network treats all memory alike, other memory, and so serve the next client, too. Each serves
+ * flows of one instance, and is freed with that one's last flow context. On a machine
  * with several NUMA nodes a buffer serves flows of one node only. Memory of BMI_memalloc lies where
  * its method puts it, mostly on the node of the thread that gets the buffer; it may be registered,
  * so it is never bound or moved.
@@ -34,8 +35,8 @@ static struct flow_buffer take_locked(int index)
 
 static bool fits(const struct flow_buffer *one, const struct flow_buffer *wanted)
 {
-    return one->address == wanted->address && one->size == wanted->size &&
-           one->use == wanted->use && one->node == wanted->node;
+    return one->instance == wanted->instance && one->address == wanted->address &&
+           one->size == wanted->size && one->use == wanted->use && one->node == wanted->node;
 }
 
 /* Where the system refuses to bind memory, the buffer lies where it is touched first. */
@@ -103,13 +104,14 @@ void bmi__buffers_forget(void)
     kept_bytes = 0;
 }
 
-void bmi__buffers_free(void)
+void bmi__buffers_free(const struct bmi_instance *instance)
 {
     struct flow_buffer dropped[KEPT];
     int count = 0;
     pthread_mutex_lock(&lock);
-    while (kept_count > 0)
-        dropped[count++] = take_locked(kept_count - 1);
+    for (int i = kept_count - 1; i >= 0; i--)
+        if (kept[i].instance == instance)
+            dropped[count++] = take_locked(i);
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++)
         buffer_drop(&dropped[i]);

@@ -12,7 +12,7 @@
 
 #include "bmi/base/instance.h"
 #include "bmi/connection/address.h"
-#include "flow/internal.h"
+#include "flow/engine.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -186,6 +186,7 @@ static bool buffer_ready(struct flow *flow, struct flow_chunk *chunk)
         buffer_free(chunk);
         *buffer = (struct flow_buffer){
             .size = flow->walked ? chunk->size : flow->what.buffer_size,
+            .instance = flow->engine->instance,
             .address = buffer_address(flow),
             .use = buffer_use(flow),
             .node = flow->node,
@@ -421,7 +422,7 @@ bmi_error_code_t bmi__chunk_lost(const struct flow_chunk *chunk)
     uint32_t before = filling ? flow->source_losses : flow->destination_losses;
     bmi_error_code_t cause;
     if (end->kind != BMI_FLOW_NETWORK ||
-        bmi__address_losses(&bmi__default, end->u.network.address, &cause) == before)
+        bmi__address_losses(flow->engine->instance, end->u.network.address, &cause) == before)
         return 0;
     return cause;
 }

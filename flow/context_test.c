@@ -294,18 +294,21 @@ static struct {
     sem_t asleep, closed;
 } own;
 
-static void own_progress(void)
+static void own_progress(void *owner)
 {
+    (void)owner;
 }
 
-static int own_source(void)
+static int own_source(void *owner)
 {
+    (void)owner;
     return own.fd;
 }
 
 /* Called by the waiting thread, between a check and the sleep. */
-static bool own_sleeps(void)
+static bool own_sleeps(void *owner)
 {
+    (void)owner;
     sem_post(&own.asleep);
     return false;
 }
@@ -349,7 +352,7 @@ static void a_post_ends_at_once_while_its_context_closes(void)
     CU_ASSERT_FATAL(own.fd >= 0);
     sem_init(&own.asleep, 0, 0);
     sem_init(&own.closed, 0, 0);
-    CU_ASSERT_EQUAL_FATAL(bmi__space_open_context(&own_space, &own.context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__space_open_context(&own_space, NULL, &own.context), 0);
     CU_ASSERT_EQUAL_FATAL(bmi__posted_begin(&own_space, &posted, own.context, NULL, &id), 0);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&closer, NULL, own_close, NULL), 0);
     sem_wait(&own.asleep);
@@ -359,7 +362,7 @@ static void a_post_ends_at_once_while_its_context_closes(void)
     bool closed = own_closed();
     CU_ASSERT(closed);
     if (!closed)
-        bmi__space_wake(&own_space);
+        bmi__space_wake(&own_space, NULL);
     pthread_join(closer, NULL);
     close(own.fd);
 }

@@ -1,64 +1,64 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * deadlines.c - the flows that have a deadline, and the timers for the earliest one: one of BMI's,
- * for threads that wait there and for progress in the background, and one of the descriptor. Flows
- * between memory and storage need no running BMI: then there is only the latter.
+ * deadlines.c - the flows of an engine that have a deadline, and the timers for the earliest one:
+ * one of BMI's, for threads that wait there and for progress in the background, and one of the
+ * descriptor. Flows between memory and storage need no running BMI: then there is only the latter.
+ * Deadlines go by the clock of the instance.
  *
  * `lock` guards the list; it is innermost, except that a step may be requested with it held.
  */
+#include <stddef.h>
+
 #include "bmi/base/clock.h"
-#include "bmi/base/instance.h"
-#include "bmi/method.h"
 #include "bmi/state/library.h"
-#include "flow/internal.h"
-
-static void timer_expired(struct bmi_timer *timer);
-
-static struct {
-    pthread_mutex_t lock;
-    struct flow *first;          /* lock */
-    _Atomic uint64_t next_ns;    /* the earliest; UINT64_MAX: none; lock to write */
-    struct bmi_timer timer;      /* set to next_ns, as the descriptor's */
-    _Atomic(void (*)(void)) due; /* the timer's function */
-} deadlines = {.lock = PTHREAD_MUTEX_INITIALIZER,
-               .next_ns = UINT64_MAX,
-               .timer = {.expired = timer_expired}};
+#include "flow/engine.h"
 
 static void timer_expired(struct bmi_timer *timer)
 {
-    (void)timer;
-    atomic_load (&deadlines.due)();
+    struct flow_engine *engine =
+        (struct flow_engine *)((char *)timer - offsetof(struct flow_engine, deadlines.timer));
+    engine->deadlines.due(engine);
 }
 
-static void timers_set_locked(uint64_t due)
+static void timers_set_locked(struct flow_engine *engine, uint64_t due)
 {
-    uint64_t now = bmi__monotonic_ns();
-    atomic_store(&deadlines.next_ns, due);
-    bmi__descriptor_timer(due);
-    if (due == UINT64_MAX)
-        bmi_method_timer_clear(&deadlines.timer);
-    else if (bmi__running(&bmi__default))
-        bmi_method_timer_set(&bmi__default, &deadlines.timer,
-                             due <= now ? 0 : (due - now + 999999) / 1000000);
+    struct flow_deadlines *deadlines = &engine->deadlines;
+    uint64_t now = bmi__instance_now_ns(engine->instance);
+    uint64_t delay = due == UINT64_MAX ? UINT64_MAX : due <= now ? 0 : due - now;
+    atomic_store(&deadlines->next_ns, due);
+    bmi__descriptor_timer(engine, delay);
+    if (due == UINT64_MAX) {
+        if (deadlines->timer_used)
+            bmi_method_timer_clear(&deadlines->timer);
+    } else if (bmi__running(engine->instance)) {
+        deadlines->timer_used = true;
+        bmi_method_timer_set(engine->instance, &deadlines->timer, (delay + 999999) / 1000000);
+    }
 }
 
-void bmi__deadlines_begin(void (*due)(void))
+void bmi__deadlines_init(struct flow_engine *engine, void (*due)(struct flow_engine *engine))
 {
-    atomic_store(&deadlines.due, due);
+    pthread_mutex_init(&engine->deadlines.lock, NULL);
+    atomic_init(&engine->deadlines.next_ns, UINT64_MAX);
+    engine->deadlines.timer.expired = timer_expired;
+    engine->deadlines.due = due;
 }
 
 void bmi__deadline_add(struct flow *flow)
 {
-    flow->deadline_ns = bmi__monotonic_ns() + (uint64_t)flow->what.timeout_ms * 1000000;
-    pthread_mutex_lock(&deadlines.lock);
-    flow->next_timed = deadlines.first;
-    flow->timed_link = &deadlines.first;
-    if (deadlines.first != NULL)
-        deadlines.first->timed_link = &flow->next_timed;
-    deadlines.first = flow;
-    if (flow->deadline_ns < deadlines.next_ns)
-        timers_set_locked(flow->deadline_ns);
-    pthread_mutex_unlock(&deadlines.lock);
+    struct flow_engine *engine = flow->engine;
+    struct flow_deadlines *deadlines = &engine->deadlines;
+    flow->deadline_ns =
+        bmi__instance_now_ns(engine->instance) + (uint64_t)flow->what.timeout_ms * 1000000;
+    pthread_mutex_lock(&deadlines->lock);
+    flow->next_timed = deadlines->first;
+    flow->timed_link = &deadlines->first;
+    if (deadlines->first != NULL)
+        deadlines->first->timed_link = &flow->next_timed;
+    deadlines->first = flow;
+    if (flow->deadline_ns < deadlines->next_ns)
+        timers_set_locked(engine, flow->deadline_ns);
+    pthread_mutex_unlock(&deadlines->lock);
 }
 
 static void remove_locked(struct flow *flow)
@@ -71,27 +71,33 @@ static void remove_locked(struct flow *flow)
 
 void bmi__deadline_remove(struct flow *flow)
 {
-    pthread_mutex_lock(&deadlines.lock);
+    pthread_mutex_lock(&flow->engine->deadlines.lock);
     if (flow->timed_link != NULL)
         remove_locked(flow);
-    pthread_mutex_unlock(&deadlines.lock);
+    pthread_mutex_unlock(&flow->engine->deadlines.lock);
 }
 
-void bmi__deadlines_end(void)
+void bmi__deadlines_end(struct flow_engine *engine)
 {
-    pthread_mutex_lock(&deadlines.lock);
-    timers_set_locked(UINT64_MAX);
-    pthread_mutex_unlock(&deadlines.lock);
+    pthread_mutex_lock(&engine->deadlines.lock);
+    timers_set_locked(engine, UINT64_MAX);
+    engine->deadlines.timer_used = false;
+    pthread_mutex_unlock(&engine->deadlines.lock);
 }
 
-void bmi__deadlines_run(void (*kill)(struct flow *flow, bmi_error_code_t cause))
+void bmi__deadlines_run(struct flow_engine *engine,
+                        void (*kill)(struct flow *flow, bmi_error_code_t cause))
 {
-    if (atomic_load(&deadlines.next_ns) == UINT64_MAX ||
-        bmi__monotonic_ns() < atomic_load(&deadlines.next_ns))
+    struct flow_deadlines *deadlines = &engine->deadlines;
+    uint64_t next = atomic_load(&deadlines->next_ns);
+    if (next == UINT64_MAX)
         return;
-    uint64_t now = bmi__monotonic_ns(), next = UINT64_MAX;
-    pthread_mutex_lock(&deadlines.lock);
-    for (struct flow *flow = deadlines.first, *after; flow != NULL; flow = after) {
+    uint64_t now = bmi__instance_now_ns(engine->instance);
+    if (now < next)
+        return;
+    next = UINT64_MAX;
+    pthread_mutex_lock(&deadlines->lock);
+    for (struct flow *flow = deadlines->first, *after; flow != NULL; flow = after) {
         after = flow->next_timed;
         if (flow->deadline_ns <= now) {
             remove_locked(flow);
@@ -100,14 +106,14 @@ void bmi__deadlines_run(void (*kill)(struct flow *flow, bmi_error_code_t cause))
             next = flow->deadline_ns;
         }
     }
-    timers_set_locked(next);
-    pthread_mutex_unlock(&deadlines.lock);
+    timers_set_locked(engine, next);
+    pthread_mutex_unlock(&deadlines->lock);
 }
 
 /* In a forked child: no flow has a deadline. BMI's timer is left as it is. */
-void bmi__deadlines_forget(void)
+void bmi__deadlines_forget(struct flow_engine *engine)
 {
-    pthread_mutex_init(&deadlines.lock, NULL);
-    deadlines.first = NULL;
-    atomic_store(&deadlines.next_ns, UINT64_MAX);
+    pthread_mutex_init(&engine->deadlines.lock, NULL);
+    engine->deadlines.first = NULL;
+    atomic_store(&engine->deadlines.next_ns, UINT64_MAX);
 }

@@ -10,7 +10,8 @@
 #include "bmi/base/instance.h"
 #include "bmi/base/log.h"
 #include "bmi/connection/address.h"
-#include "flow/internal.h"
+#include "bmi/state/library.h"
+#include "flow/engine.h"
 
 static void flow_cancel(struct bmi__posted *posted)
 {
@@ -34,13 +35,13 @@ static void flow_destroy(struct bmi__posted *posted)
 
 struct bmi__space bmi__flow_space = {
     .progress = bmi__engine_poll,
-    .source = bmi__descriptor,
+    .source = bmi__engine_source,
     .cancel = flow_cancel,
     .destroy = flow_destroy,
     .sleeps = bmi__engine_sleeps,
     .sleep = bmi__engine_sleep,
     .wake = bmi__engine_wake,
-    .fd_used = bmi__descriptor_use,
+    .fd_used = bmi__engine_fd_used,
     .lock = BMI__SPACE_LOCK,
 };
 
@@ -61,25 +62,24 @@ static int memory_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
     return size >= total ? 0 : -BMI_EINVAL;
 }
 
-/* The engine's context is one of the default instance. */
-static int network_check(BMI_addr_t address)
+/* The instance is that of the flow's context. */
+static int network_check(struct bmi_instance *instance, BMI_addr_t address)
 {
-    int running = 0;
-    const struct bmi_instance *instance = bmi_instance_of_addr(address);
-    if (instance != NULL && instance != &bmi__default) {
-        bmi__log(&bmi__default, BMI_LOG_ERROR,
-                 "a flow has an address of instance \"%s\": flows run on the default instance only",
-                 instance->name);
-        return -BMI_EINVAL;
-    }
-    return BMI_get_info(0, BMI_CHECK_INIT, &running) == 0 && running != 0 ? 0 : -BMI_EINVAL;
+    const struct bmi_instance *other = bmi_instance_of_addr(address);
+    if (other == NULL || other == instance)
+        return bmi__running(instance) ? 0 : -BMI_EINVAL;
+    bmi__log(instance, BMI_LOG_ERROR,
+             "a flow has a context of instance \"%s\" and an address of instance \"%s\"",
+             bmi_instance_name(instance), bmi_instance_name(other));
+    return -BMI_EINVAL;
 }
 
-static int endpoint_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
+static int endpoint_check(struct bmi_instance *instance, const struct bmi_flow_endpoint *end,
+                          bmi_size_t total)
 {
     switch (end->kind) {
     case BMI_FLOW_NETWORK:
-        return network_check(end->u.network.address);
+        return network_check(instance, end->u.network.address);
     case BMI_FLOW_MEMORY:
         return memory_check(end, total);
     case BMI_FLOW_STORAGE:
@@ -92,7 +92,7 @@ static int endpoint_check(const struct bmi_flow_endpoint *end, bmi_size_t total)
     }
 }
 
-static int description_check(const struct bmi_flow_description *what)
+static int description_check(struct bmi_instance *instance, const struct bmi_flow_description *what)
 {
     const bmi_size_t largest = (bmi_size_t)1 << 30;
     bmi_size_t total = bmi__flow_request_total(what->extents, what->extent_count);
@@ -104,8 +104,8 @@ static int description_check(const struct bmi_flow_description *what)
         what->server >= what->servers || !bmi__flow_distribution_valid(what->distribution) ||
         what->buffer_count > 1024 || what->buffer_size < 1 || what->buffer_size > largest)
         return -BMI_EINVAL;
-    int source = endpoint_check(&what->source, total);
-    return source != 0 ? source : endpoint_check(&what->destination, total);
+    int source = endpoint_check(instance, &what->source, total);
+    return source != 0 ? source : endpoint_check(instance, &what->destination, total);
 }
 
 static void description_default(struct bmi_flow_description *what)
@@ -131,19 +131,19 @@ static struct flow_memory memory_of(const struct bmi_flow_endpoint *end)
     return memory;
 }
 
-static uint32_t losses_of(const struct bmi_flow_endpoint *end)
+static uint32_t losses_of(struct bmi_instance *instance, const struct bmi_flow_endpoint *end)
 {
     bmi_error_code_t cause;
     return end->kind == BMI_FLOW_NETWORK
-               ? bmi__address_losses(&bmi__default, end->u.network.address, &cause)
+               ? bmi__address_losses(instance, end->u.network.address, &cause)
                : 0;
 }
 
 /* Whether an end handles memory of malloc as fast as that of BMI_memalloc. */
-static bool any_memory(const struct bmi_flow_endpoint *end)
+static bool any_memory(struct bmi_instance *instance, const struct bmi_flow_endpoint *end)
 {
     return end->kind != BMI_FLOW_NETWORK ||
-           bmi__address_any_memory(&bmi__default, end->u.network.address);
+           bmi__address_any_memory(instance, end->u.network.address);
 }
 
 /* The bytes of the flow, if the request alone determines them; otherwise -1: the walk
@@ -158,20 +158,18 @@ static bmi_size_t total_of(const struct bmi_flow_description *what)
     return -1;
 }
 
-static int flow_make(const struct bmi_flow_description *what, struct flow **made)
+/* Checks the description and sets the flow up by it. Its context is known. */
+static int flow_describe(struct flow *flow, const struct bmi_flow_description *what)
 {
-    struct flow *flow = calloc(1, sizeof *flow);
-    if (flow == NULL)
-        return -BMI_ENOMEM;
+    struct bmi_instance *instance = flow->engine->instance;
+    int result = description_check(instance, what);
+    if (result != 0)
+        return result;
     flow->chunks = calloc(what->buffer_count, sizeof *flow->chunks);
-    if (flow->chunks == NULL) {
-        free(flow);
+    if (flow->chunks == NULL)
         return -BMI_ENOMEM;
-    }
     for (uint32_t i = 0; i < what->buffer_count; i++)
         flow->chunks[i].flow = flow;
-    flow->end_of_stream.flow = flow;
-    flow->space = &bmi__flow_space;
     flow->what = *what;
     flow->walk = (struct flow_walk){.extents = what->extents,
                                     .extent_count = what->extent_count,
@@ -183,26 +181,54 @@ static int flow_make(const struct bmi_flow_description *what, struct flow **made
     flow->destination_memory = memory_of(&what->destination);
     flow->needs_buffers =
         what->source.kind != BMI_FLOW_MEMORY && what->destination.kind != BMI_FLOW_MEMORY;
-    flow->any_memory = any_memory(&what->source) && any_memory(&what->destination);
-    flow->source_losses = losses_of(&what->source);
-    flow->destination_losses = losses_of(&what->destination);
+    flow->any_memory =
+        any_memory(instance, &what->source) && any_memory(instance, &what->destination);
+    flow->source_losses = losses_of(instance, &what->source);
+    flow->destination_losses = losses_of(instance, &what->destination);
     flow->total = total_of(what);
-    flow->broken_at = UINT64_MAX;
-    flow->arrived_end = &flow->arrived;
-    pthread_mutex_init(&flow->lock, NULL);
-    *made = flow;
     return 0;
 }
 
-/* For a flow that uses the network. */
-static int network_open(void)
+static struct flow *flow_make(void)
 {
-    if (bmi__engine_sleeps())
+    struct flow *flow = calloc(1, sizeof *flow);
+    if (flow == NULL)
+        return NULL;
+    flow->space = &bmi__flow_space;
+    flow->end_of_stream.flow = flow;
+    flow->broken_at = UINT64_MAX;
+    flow->arrived_end = &flow->arrived;
+    pthread_mutex_init(&flow->lock, NULL);
+    return flow;
+}
+
+/* For a flow that uses the network. */
+static int network_open(struct flow_engine *engine)
+{
+    if (bmi__engine_sleeps(engine))
         return 0;
-    int result = bmi__engine_network_open();
-    if (result == 0)
-        bmi__space_wake(&bmi__flow_space); /* from now on they sleep in the network's wait */
+    int result = bmi__engine_network_open(engine);
+    if (result == 0) /* from now on they sleep in the network's wait */
+        bmi__space_wake(&bmi__flow_space, engine);
     return result;
+}
+
+static int flow_begin(struct flow *flow, const struct bmi_flow_description *what)
+{
+    struct flow_engine *engine = flow->engine;
+    int result = flow_describe(flow, what);
+    if (result == 0 &&
+        (what->source.kind == BMI_FLOW_NETWORK || what->destination.kind == BMI_FLOW_NETWORK))
+        result = network_open(engine);
+    if (result != 0)
+        return result;
+    bmi__flow_place(flow);
+    flow->network = bmi__engine_network(engine);
+    flow->storage = bmi__engine_storage(engine);
+    if (what->timeout_ms > 0)
+        bmi__deadline_add(flow);
+    bmi__flow_start(flow);
+    return 0;
 }
 
 int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *description, void *user_ptr,
@@ -213,28 +239,21 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
     if (id == NULL || description == NULL)
         return -BMI_EINVAL;
     struct bmi_flow_description what = *description;
-    struct flow *flow = NULL;
     description_default(&what);
-    int result = description_check(&what);
-    if (result == 0 &&
-        (what.source.kind == BMI_FLOW_NETWORK || what.destination.kind == BMI_FLOW_NETWORK))
-        result = network_open();
-    if (result == 0)
-        result = flow_make(&what, &flow);
-    if (result != 0)
-        return result;
-    bmi__flow_place(flow);
-    result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
+    struct flow *flow = flow_make();
+    if (flow == NULL)
+        return -BMI_ENOMEM;
+    int result = bmi__posted_begin(&bmi__flow_space, &flow->posted, context, user_ptr, id);
     if (result != 0) {
         flow_free(flow);
         return bmi__error(result);
     }
-    flow->network = bmi__engine_network();
-    flow->storage = bmi__engine_storage();
-    if (what.timeout_ms > 0)
-        bmi__deadline_add(flow);
-    bmi__flow_start(flow);
-    return bmi__posted_end(&bmi__flow_space, &flow->posted, POSTED_IMMEDIATE_SUCCESS, id);
+    flow->engine = bmi__posted_owner(&flow->posted); /* the context cannot close meanwhile */
+    result = flow_begin(flow, &what);
+    if (result == 0)
+        return bmi__posted_end(&bmi__flow_space, &flow->posted, POSTED_IMMEDIATE_SUCCESS, id);
+    bmi__posted_complete(&bmi__flow_space, &flow->posted, result, 0);
+    return bmi__posted_end(&bmi__flow_space, &flow->posted, POSTED_IMMEDIATE_ALWAYS, id);
 }
 
 /* ---- contexts, tests, questions -------------------------------------------------------------- */
@@ -242,9 +261,7 @@ int bmi_flow_post(bmi_flow_id_t *id, const struct bmi_flow_description *descript
 static void after_fork_child(void)
 {
     bmi__space_forget(&bmi__flow_space);
-    bmi__engine_forget();
-    bmi__deadlines_forget();
-    bmi__descriptor_forget();
+    bmi__engines_forget();
     bmi__buffers_forget();
     bmi__flow_steps_forget();
 }
@@ -254,28 +271,46 @@ static void fork_watch(void)
     pthread_atfork(NULL, NULL, after_fork_child);
 }
 
-int bmi_flow_context_open(bmi_flow_context_id_t *context)
+int bmi__flow_context_open(struct bmi_instance *instance, bmi_flow_context_id_t *context)
 {
     static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-    if (context == NULL)
-        return -BMI_EINVAL;
+    struct flow_engine *engine;
     pthread_once(&fork_once, fork_watch);
-    int result = bmi__engine_open();
+    int result = bmi__engine_open(instance, &engine);
     if (result != 0)
         return result;
     bmi__flow_place_prepare();
-    result = bmi__space_open_context(&bmi__flow_space, context);
+    result = bmi__space_open_context(&bmi__flow_space, engine, context);
     if (result != 0)
-        bmi__engine_close();
+        bmi__engine_close(engine);
     return result;
+}
+
+/* Flows between memory and storage need no running BMI. */
+int bmi_flow_context_open(bmi_flow_context_id_t *context)
+{
+    return context != NULL ? bmi__flow_context_open(&bmi__default, context) : -BMI_EINVAL;
+}
+
+int bmi_instance_flow_context_open(struct bmi_instance *instance, bmi_flow_context_id_t *context)
+{
+    if (instance == NULL || context == NULL || !bmi__running(instance))
+        return -BMI_EINVAL;
+    return bmi__flow_context_open(instance, context);
 }
 
 int bmi_flow_context_close(bmi_flow_context_id_t context)
 {
+    struct flow_engine *engine = bmi__space_context_owner(&bmi__flow_space, context);
     int result = bmi__space_close_context(&bmi__flow_space, context);
     if (result == 0)
-        bmi__engine_close();
+        bmi__engine_close(engine);
     return result;
+}
+
+bmi_trove_context_id_t bmi__flow_context_storage(bmi_flow_context_id_t context)
+{
+    return bmi__engine_storage(bmi__space_context_owner(&bmi__flow_space, context));
 }
 
 int bmi_flow_context_fd(bmi_flow_context_id_t context)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * internal.h - inside flow: a flow, its chunks, and the engine that they share.
+ * internal.h - inside flow: a flow, its chunks, and the engine that the flows of an instance share.
  *
  * A flow is cut into chunks of buffer_size bytes. A chunk is filled from the source and emptied to
  * the destination; several are under way, in a ring of slots. Chunks begin, and are sent and
@@ -10,7 +10,7 @@
  * requests for a step since its last check; the thread that makes it 1 runs the step or submits its
  * task. Other threads only set `kill` (cancel, deadline), and put completions into `arrived` under
  * `lock`. Fields that others may read meanwhile are atomic. A thread never holds two of these
- * locks: a flow's, the engine's (except those of its contexts, which come first), and the space's;
+ * locks: a flow's, an engine's (except those of its contexts, which come first), and the space's;
  * but cancel sets `kill` under the space's.
  *
  * Files, from the top; each uses those below it: flow.c (posts and tests), engine.c (polls), run.c
@@ -52,6 +52,7 @@ struct flow_list {
 struct flow_buffer {
     void *memory; /* NULL: none */
     bmi_size_t size;
+    const struct bmi_instance *instance; /* that of the flow */
     BMI_addr_t address;
     enum bmi_op_type use;
     int node;       /* the NUMA node that it is for; -1: any */
@@ -88,6 +89,7 @@ struct flow_memory {
 struct flow {
     struct bmi__posted posted; /* first */
     struct bmi__space *space;
+    struct flow_engine *engine;     /* that of its context */
     bmi_context_id network;         /* where its operations are posted; 0: not used */
     bmi_trove_context_id_t storage; /* the same */
     struct bmi_task task;
@@ -123,30 +125,40 @@ struct flow {
     _Atomic bmi_size_t total, taken, delivered, good, copied;
     _Atomic uint32_t in_flight;
     uint64_t deadline_ns;                  /* 0: none */
-    struct flow *next_timed, **timed_link; /* engine's lock */
+    struct flow *next_timed, **timed_link; /* the deadlines' lock */
     pthread_mutex_t lock;
     struct flow_chunk *arrived, **arrived_end; /* lock */
 };
 
 extern struct bmi__space bmi__flow_space;
 
+/* ---- flow.c ---------------------------------------------------------------------------------- */
+
+/* As bmi_flow_context_open, for any instance, which need not run yet. */
+int bmi__flow_context_open(struct bmi_instance *instance, bmi_flow_context_id_t *context);
+/* Where flows of an open context post operations of storage. */
+bmi_trove_context_id_t bmi__flow_context_storage(bmi_flow_context_id_t context);
+
 /* ---- engine.c -------------------------------------------------------------------------------- */
 
-/* For the first and last flow context. Return a negated BMI error. */
-int bmi__engine_open(void);
-void bmi__engine_close(void);
+/* For each flow context of the instance: the engine, which the first one makes; the last close ends
+ * its use. Open returns 0 and *engine, or a negated BMI error. */
+int bmi__engine_open(struct bmi_instance *instance, struct flow_engine **engine);
+void bmi__engine_close(struct flow_engine *engine);
 /* In a child of fork(): leaves the parent's resources alone, including its locks. */
-void bmi__engine_forget(void);
+void bmi__engines_forget(void);
 /* Call it before a flow that uses the network. Returns a negated BMI error. */
-int bmi__engine_network_open(void);
+int bmi__engine_network_open(struct flow_engine *engine);
 /* The contexts that flows post their operations to. */
-bmi_context_id bmi__engine_network(void);
-bmi_trove_context_id_t bmi__engine_storage(void);
-void bmi__engine_poll(void);
-/* The functions of completion.h for a space with its own way to sleep. */
-bool bmi__engine_sleeps(void);
+bmi_context_id bmi__engine_network(const struct flow_engine *engine);
+bmi_trove_context_id_t bmi__engine_storage(const struct flow_engine *engine);
+/* The functions of completion.h for a space with its own way to sleep; the owner is an engine. */
+void bmi__engine_poll(void *owner);
+int bmi__engine_source(void *owner);
+bool bmi__engine_sleeps(void *owner);
 void bmi__engine_sleep(struct bmi__space_waiter *self, int64_t left_ns);
-void bmi__engine_wake(void);
+void bmi__engine_wake(void *owner);
+void bmi__engine_fd_used(void *owner);
 
 /* ---- run.c ----------------------------------------------------------------------------------- */
 
@@ -165,36 +177,41 @@ void bmi__flow_arrived(struct flow_chunk *chunk, bmi_error_code_t error, bmi_siz
 
 /* ---- deadlines.c ----------------------------------------------------------------------------- */
 
-/* Sets the function that BMI's poller calls when a deadline is due. */
-void bmi__deadlines_begin(void (*due)(void));
+/* `due`: BMI's poller calls it when a deadline is due. */
+void bmi__deadlines_init(struct flow_engine *engine, void (*due)(struct flow_engine *engine));
 /* No flow is left. */
-void bmi__deadlines_end(void);
+void bmi__deadlines_end(struct flow_engine *engine);
 void bmi__deadline_add(struct flow *flow);
 void bmi__deadline_remove(struct flow *flow);
 /* Ends flows whose time is over, by `kill`; a flow leaves the list before it is freed. */
-void bmi__deadlines_run(void (*kill)(struct flow *flow, bmi_error_code_t cause));
+void bmi__deadlines_run(struct flow_engine *engine,
+                        void (*kill)(struct flow *flow, bmi_error_code_t cause));
 /* In a child of fork(). */
-void bmi__deadlines_forget(void);
+void bmi__deadlines_forget(struct flow_engine *engine);
 
 /* ---- descriptor.c ---------------------------------------------------------------------------- */
 
+void bmi__descriptor_init(struct flow_engine *engine);
 /* Makes it, the first time. Returns it, or a negated errno. */
-int bmi__descriptor(void);
+int bmi__descriptor(struct flow_engine *engine);
 /* Watches one more. Returns 0 or a negated errno. */
-int bmi__descriptor_watch(int fd);
-/* Watches the network, while it is open and a program polls the descriptor. */
-void bmi__descriptor_network(bool open);
-/* Makes it readable at that time; UINT64_MAX: never. */
-void bmi__descriptor_timer(uint64_t due_ns);
+int bmi__descriptor_watch(struct flow_engine *engine, int fd);
+/* Watches the network of the engine's instance, while it is open and a program polls the
+ * descriptor. */
+void bmi__descriptor_network_open(struct flow_engine *engine);
+/* `running`: the instance still runs, as it should. */
+void bmi__descriptor_network_close(struct flow_engine *engine, bool running);
+/* Makes it readable after that time; UINT64_MAX: never. */
+void bmi__descriptor_timer(struct flow_engine *engine, uint64_t delay_ns);
 /* A program polls it from now on. */
-void bmi__descriptor_use(void);
-bool bmi__descriptor_used(void);
+void bmi__descriptor_use(struct flow_engine *engine);
+bool bmi__descriptor_used(const struct flow_engine *engine);
 /* A task of flow's was submitted: wakes a program that waits for the descriptor. */
-void bmi__descriptor_signal(void);
+void bmi__descriptor_signal(struct flow_engine *engine);
 /* Call it before the check of the sources that the event stands for. */
-void bmi__descriptor_clear(void);
+void bmi__descriptor_clear(struct flow_engine *engine);
 /* In a child of fork(). */
-void bmi__descriptor_forget(void);
+void bmi__descriptor_forget(struct flow_engine *engine);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
 
@@ -219,8 +236,8 @@ int bmi__flow_submit(struct flow *flow, bmi_task_function function);
 /* Sets the buffer's memory, by its other members; NULL: there is none. */
 void bmi__buffer_get(struct flow_buffer *buffer);
 void bmi__buffer_put(const struct flow_buffer *buffer);
-/* Called with the last flow context. */
-void bmi__buffers_free(void);
+/* Called with the last flow context of the instance. */
+void bmi__buffers_free(const struct bmi_instance *instance);
 /* In a child of fork(). */
 void bmi__buffers_forget(void);
 

@@ -11,9 +11,10 @@ static enum bmi_task_status step_task(struct bmi_task *task, void *argument);
  * of another thread may follow and free it. The flow may be freed when this returns. */
 static int step_submit(struct flow *flow)
 {
+    struct flow_engine *engine = flow->engine;
     int result = bmi__flow_submit(flow, step_task);
     if (result == 0)
-        bmi__descriptor_signal();
+        bmi__descriptor_signal(engine);
     return result;
 }
 

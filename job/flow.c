@@ -5,9 +5,6 @@
 #include <limits.h>
 
 #include "bmi/base/clock.h"
-#include "bmi/base/instance.h"
-#include "bmi/base/log.h"
-#include "bmi/progress/progress.h"
 #include "job/internal.h"
 
 /* The flow's own time limit: the time left until the deadline, if that is less. */
@@ -25,18 +22,6 @@ static int timeout_of(const struct bmi_flow_description *description,
                : (int)ms;
 }
 
-/* Flow's engine posts to the default instance, which no wait of another one's context polls. */
-static bool runs_flows(const struct bmi_job_context *context)
-{
-    if (context == NULL || context->instance == &bmi__default)
-        return true;
-    bmi__log(context->instance, BMI_LOG_ERROR,
-             "a flow was posted to a job context of instance \"%s\": flows run on the default "
-             "instance only",
-             bmi_instance_name(context->instance));
-    return false;
-}
-
 int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_description *description,
                  const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status)
@@ -44,7 +29,7 @@ int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_descript
     int result;
     if (id != NULL)
         *id = 0;
-    if (description == NULL || !runs_flows(context))
+    if (description == NULL)
         return -BMI_EINVAL;
     struct bmi__job *job = bmi__job_source_new(context, BMI_JOB_FLOW, options, id, status, &result);
     if (job == NULL)

@@ -692,54 +692,42 @@ static void each_has_a_log_of_its_own(void)
     CU_ASSERT_STRING_EQUAL(sides[DEFAULT].log.text, "");
 }
 
-static const struct bmi_flow_extent extent = {.size = 4, .count = 1};
-
-/* A flow from memory to a network end. */
-static struct bmi_flow_description flow_to(BMI_addr_t address)
+/* A flow of four bytes between memory and a network end. */
+static struct bmi_flow_description flow_of(void **buffer, BMI_addr_t address, bool sends)
 {
-    static void *buffer = "flow";
-    static bmi_size_t size = 4;
-    return (struct bmi_flow_description){
-        .source = {.kind = BMI_FLOW_MEMORY,
-                   .u.memory = {.buffers = &buffer, .sizes = &size, .count = 1}},
-        .destination = {.kind = BMI_FLOW_NETWORK, .u.network = {.address = address, .tag = 1}},
-        .extents = &extent,
-        .extent_count = 1};
+    static const struct bmi_flow_extent extent = {.size = 4, .count = 1};
+    static const bmi_size_t size = 4;
+    const struct bmi_flow_endpoint memory = {.kind = BMI_FLOW_MEMORY,
+                                             .u.memory = {buffer, &size, 1}};
+    const struct bmi_flow_endpoint network = {.kind = BMI_FLOW_NETWORK, .u.network = {address, 1}};
+    return (struct bmi_flow_description){.source = sends ? memory : network,
+                                         .destination = sends ? network : memory,
+                                         .extents = &extent,
+                                         .extent_count = 1};
 }
 
-static void flows_run_on_the_default_instance_only(void)
+static void flow(struct side *from, struct side *to)
 {
-    struct bmi_flow_description away = flow_to(sides[BESIDE].other),
-                                in = flow_to(sides[DEFAULT].other);
-    struct bmi_job_status status;
-    bmi_flow_context_id_t context;
-    bmi_flow_id_t flow = 1;
-    bmi_job_id_t id = 1;
-    CU_ASSERT_EQUAL(bmi_job_flow(sides[DEFAULT].context, &away, NULL, &id, &status), -BMI_EINVAL);
-    CU_ASSERT_EQUAL(id, 0);
-    CU_ASSERT_PTR_NOT_NULL(strstr(sides[DEFAULT].log.text, "an address of instance \"beside\""));
-    CU_ASSERT_STRING_EQUAL(sides[BESIDE].log.text, "");
-    CU_ASSERT_EQUAL(bmi_flow_context_open(&context), 0);
-    struct bmi_flow_endpoint memory = away.source;
-    away.source = away.destination;
-    away.destination = memory;
-    CU_ASSERT_EQUAL(bmi_flow_post(&flow, &away, NULL, context), -BMI_EINVAL);
-    CU_ASSERT_EQUAL(flow, 0);
-    CU_ASSERT_EQUAL(bmi_flow_context_close(context), 0);
-    id = 1;
-    CU_ASSERT_EQUAL(bmi_job_flow(sides[BESIDE].context, &in, NULL, &id, &status), -BMI_EINVAL);
-    CU_ASSERT_EQUAL(id, 0);
-    CU_ASSERT_EQUAL(bmi_job_flow(sides[BESIDE].context, &away, NULL, &id, &status), -BMI_EINVAL);
-    CU_ASSERT_PTR_NOT_NULL(strstr(sides[BESIDE].log.text, "a job context of instance \"beside\""));
-    /* a flow of the default instance to the other one is as to another process */
     char got[4] = "";
-    bmi_job_id_t receiving;
-    int posted = bmi_job_recv(sides[BESIDE].context, sides[BESIDE].other, got, 4, BMI_EXT_ALLOC, 1,
-                              NULL, &receiving, NULL);
-    int sent = bmi_job_flow(sides[DEFAULT].context, &in, NULL, &id, &status);
-    CU_ASSERT_EQUAL(outcome(&sides[DEFAULT], sent, id, &status), 0);
-    CU_ASSERT_EQUAL(outcome(&sides[BESIDE], posted, receiving, &status), 0);
+    void *out = "flow", *in = got;
+    struct bmi_flow_description sent = flow_of(&out, from->other, true),
+                                received = flow_of(&in, to->other, false);
+    struct bmi_job_status status;
+    bmi_job_id_t ids[2];
+    CU_ASSERT_EQUAL(bmi_job_flow(to->context, &sent, NULL, &ids[0], &status), -BMI_EINVAL);
+    CU_ASSERT_EQUAL(ids[0], 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(to->log.text, "a flow has a context of instance"));
+    int receiving = bmi_job_flow(to->context, &received, NULL, &ids[0], &status);
+    int sending = bmi_job_flow(from->context, &sent, NULL, &ids[1], &status);
+    CU_ASSERT_EQUAL(outcome(from, sending, ids[1], &status), 0);
+    CU_ASSERT_EQUAL(outcome(to, receiving, ids[0], &status), 0);
     CU_ASSERT_EQUAL(memcmp(got, "flow", 4), 0);
+}
+
+static void each_has_flows(void)
+{
+    flow(&sides[DEFAULT], &sides[BESIDE]);
+    flow(&sides[BESIDE], &sides[DEFAULT]);
 }
 
 static void contexts_that_cannot_open(void)
@@ -774,7 +762,7 @@ int main(void)
         {"one ends and the others go on", one_ends_and_the_others_go_on},
         {"the default one ends first", the_default_one_ends_first},
         {"each has a log of its own", each_has_a_log_of_its_own},
-        {"flows run on the default instance only", flows_run_on_the_default_instance_only},
+        {"each has flows", each_has_flows},
         {"contexts that cannot open", contexts_that_cannot_open},
         CU_TEST_INFO_NULL,
     };

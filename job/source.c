@@ -36,7 +36,7 @@ static void source_readable(struct bmi_watch *watch, uint32_t events)
 
 static int kind_open(struct bmi__job_source *source)
 {
-    return source->is_flow ? bmi_flow_context_open(&source->id)
+    return source->is_flow ? bmi__flow_context_open(source->context->instance, &source->id)
                            : bmi_trove_context_open(&source->id);
 }
 
@@ -59,7 +59,8 @@ static int kind_notify(struct bmi__job_source *source, void (*notify)(void *argu
  * the storage. Each context watches a copy, since an epoll set takes a descriptor once. */
 static int kind_fd(struct bmi__job_source *source)
 {
-    int fd = bmi_trove_context_fd(source->is_flow ? bmi__engine_storage() : source->id);
+    int fd =
+        bmi_trove_context_fd(source->is_flow ? bmi__flow_context_storage(source->id) : source->id);
     int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     return copy >= 0 ? copy : fd < 0 ? fd : bmi__error(-errno);
 }

@@ -23,6 +23,7 @@ enum { CONTEXTS_MAX = 1 << 16, SLOTS_MAX = 1 << 30, BLIND_NS = 5000000 };
 /* Under the space's lock. */
 struct bmi__queue_context {
     int64_t id;
+    void *owner;                      /* constant */
     struct bmi__posted *first, **end; /* READY */
     uint32_t outstanding;             /* not reported yet */
     int event_fd, poll_fd;            /* -1: not requested */
@@ -122,16 +123,17 @@ static int context_slot_locked(struct bmi__space *space)
     return slot;
 }
 
-int bmi__space_open_context(struct bmi__space *space, int64_t *id)
+int bmi__space_open_context(struct bmi__space *space, void *owner, int64_t *id)
 {
     if (id == NULL)
         return -BMI_EINVAL;
-    int source = space->source();
+    int source = space->source(owner);
     if (source < 0)
         return bmi_status_of(source);
     struct bmi__queue_context *context = calloc(1, sizeof *context);
     if (context == NULL)
         return -BMI_ENOMEM;
+    context->owner = owner;
     context->end = &context->first;
     context->event_fd = context->poll_fd = -1;
     pthread_mutex_lock(&space->lock);
@@ -163,7 +165,7 @@ static int fd_make_locked(struct bmi__space *space, struct bmi__queue_context *c
     int event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (event_fd < 0 || poll_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &event) < 0 ||
-        epoll_ctl(poll_fd, EPOLL_CTL_ADD, space->source(), &event) < 0) {
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, space->source(context->owner), &event) < 0) {
         int error = errno;
         if (event_fd >= 0)
             close(event_fd);
@@ -172,7 +174,7 @@ static int fd_make_locked(struct bmi__space *space, struct bmi__queue_context *c
         return bmi_status_of(-error);
     }
     if (space->fd_used != NULL)
-        space->fd_used();
+        space->fd_used(context->owner);
     context->event_fd = event_fd;
     return context->poll_fd = poll_fd;
 }
@@ -220,6 +222,20 @@ int bmi__space_context_notify(struct bmi__space *space, int64_t id, void (*notif
     return context != NULL ? 0 : -BMI_EINVAL;
 }
 
+void *bmi__posted_owner(const struct bmi__posted *posted)
+{
+    return posted->context->owner;
+}
+
+void *bmi__space_context_owner(struct bmi__space *space, int64_t id)
+{
+    pthread_mutex_lock(&space->lock);
+    const struct bmi__queue_context *context = context_locked(space, id);
+    void *owner = context != NULL ? context->owner : NULL;
+    pthread_mutex_unlock(&space->lock);
+    return owner;
+}
+
 struct closing {
     struct bmi__space *space;
     struct bmi__queue_context *context;
@@ -258,7 +274,7 @@ int bmi__space_close_context(struct bmi__space *space, int64_t id)
     pthread_mutex_unlock(&space->lock);
     if (context == NULL)
         return -BMI_EINVAL;
-    bmi__space_wait_until(space, queue_complete,
+    bmi__space_wait_until(space, context->owner, queue_complete,
                           &(struct closing){.space = space, .context = context});
     pthread_mutex_lock(&space->lock);
     space->contexts[(uint32_t)id - 1] = NULL;
@@ -284,7 +300,7 @@ static void waiter_wake(struct bmi__space_waiter *waiter)
 {
     atomic_store(&waiter->woken, true);
     if (atomic_load(&waiter->elsewhere))
-        waiter->space->wake();
+        waiter->space->wake(waiter->owner);
     else if (waiter->fd >= 0)
         eventfd_write(waiter->fd, 1);
 }
@@ -311,11 +327,12 @@ static void waiters_signal_locked(struct bmi__space *space,
     }
 }
 
-void bmi__space_wake(struct bmi__space *space)
+void bmi__space_wake(struct bmi__space *space, const void *owner)
 {
     pthread_mutex_lock(&space->lock);
     for (struct bmi__space_waiter *waiter = space->waiters; waiter != NULL; waiter = waiter->next)
-        waiter_wake(waiter);
+        if (waiter->owner == owner)
+            waiter_wake(waiter);
     pthread_mutex_unlock(&space->lock);
 }
 
@@ -345,7 +362,7 @@ static struct bmi__space_waiter *waiter_make(void)
 
 /* Enters a waiting thread into the list. If no memory or descriptor is left, uses `instead`, which
  * is the caller's and has no descriptor, or returns NULL with errno. */
-static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
+static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space, void *owner,
                                                const struct bmi__queue_context *context, bool any,
                                                struct bmi__space_waiter *instead)
 {
@@ -358,6 +375,7 @@ static struct bmi__space_waiter *waiter_enlist(struct bmi__space *space,
         return NULL;
     waiter->waker.wake = waker_wake;
     waiter->space = space;
+    waiter->owner = owner;
     waiter->context = context;
     waiter->any = any;
     waiter->signalled = false;
@@ -394,7 +412,7 @@ static void waiter_poll(struct bmi__space_waiter *waiter, int64_t left_ns)
     if (waiter->fd < 0 && (left_ns < 0 || left_ns > BLIND_NS))
         left_ns = BLIND_NS;
     struct pollfd fds[2] = {{.fd = waiter->fd, .events = POLLIN},
-                            {.fd = waiter->space->source(), .events = POLLIN}};
+                            {.fd = waiter->space->source(waiter->owner), .events = POLLIN}};
     struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
     if (!atomic_load(&waiter->woken))
         ppoll(fds, 2, left_ns < 0 ? NULL : &limit, NULL);
@@ -406,7 +424,7 @@ static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *wai
 {
     struct bmi_task_manager *manager = bmi_task_manager_default();
     eventfd_t value;
-    bool elsewhere = space->sleeps != NULL && space->sleeps();
+    bool elsewhere = space->sleeps != NULL && space->sleeps(waiter->owner);
     atomic_store(&waiter->elsewhere, elsewhere);
     if (bmi_task_waker_arm(manager, &waiter->waker)) {
         if (elsewhere)
@@ -426,15 +444,15 @@ static void waiter_sleep(struct bmi__space *space, struct bmi__space_waiter *wai
 /* Makes progress and runs tasks until `look` has found something or the time is over (deadline 0:
  * at once; UINT64_MAX: never). `instead`: see waiter_enlist. Returns -BMI_EMFILE or -BMI_ENOMEM,
  * where it cannot wait, or 0. */
-static int wait_for(struct bmi__space *space, const struct bmi__queue_context *context, bool any,
-                    struct bmi__space_waiter *instead, bool (*look)(void *argument), void *argument,
-                    uint64_t deadline)
+static int wait_for(struct bmi__space *space, void *owner, const struct bmi__queue_context *context,
+                    bool any, struct bmi__space_waiter *instead, bool (*look)(void *argument),
+                    void *argument, uint64_t deadline)
 {
-    space->progress();
+    space->progress(owner);
     bmi_task_schedule(NULL);
     if (look(argument) || deadline == 0)
         return 0;
-    struct bmi__space_waiter *waiter = waiter_enlist(space, context, any, instead);
+    struct bmi__space_waiter *waiter = waiter_enlist(space, owner, context, any, instead);
     if (waiter == NULL)
         return bmi_status_of(-errno);
     while (!look(argument)) {
@@ -442,7 +460,7 @@ static int wait_for(struct bmi__space *space, const struct bmi__queue_context *c
         if (now >= deadline)
             break;
         waiter_sleep(space, waiter, deadline == UINT64_MAX ? -1 : (int64_t)(deadline - now));
-        space->progress();
+        space->progress(owner);
         bmi_task_schedule(NULL);
     }
     waiter_delist(space, waiter);
@@ -454,12 +472,13 @@ static uint64_t deadline_of(int max_idle_ms)
     return max_idle_ms == 0 ? 0 : now_ns() + (uint64_t)max_idle_ms * 1000000;
 }
 
-void bmi__space_wait_until(struct bmi__space *space, bool (*done)(void *argument), void *argument)
+void bmi__space_wait_until(struct bmi__space *space, void *owner, bool (*done)(void *argument),
+                           void *argument)
 {
     struct bmi__space_waiter blind = {.fd = -1};
     bmi__tasks_needed();
     while (!done(argument))
-        wait_for(space, NULL, false, &blind, done, argument, UINT64_MAX);
+        wait_for(space, owner, NULL, false, &blind, done, argument, UINT64_MAX);
     bmi__tasks_needed_end();
 }
 
@@ -665,8 +684,8 @@ static int wanted_get(struct wanted *wanted, int64_t context_id, int max_idle_ms
         return -BMI_EINVAL;
     int result = 0;
     if (!wanted_look(wanted))
-        result = wait_for(space, wanted->context, wanted->ids == NULL, NULL, wanted_look, wanted,
-                          deadline_of(max_idle_ms));
+        result = wait_for(space, wanted->context->owner, wanted->context, wanted->ids == NULL, NULL,
+                          wanted_look, wanted, deadline_of(max_idle_ms));
     *outcount = wanted->outcount;
     return wanted->outcount > 0 ? 1 : result;
 }

@@ -3,10 +3,11 @@
  * completion.h - operations that are posted and tested for, and their contexts; shared by
  * trove-stub and flow.
  *
- * A *space* is one kind of operation (trove's, flow's) with its contexts. An operation embeds
- * struct bmi__posted; it goes through POSTING (owned by the posting thread), PENDING (its id is
- * known), READY (in its context's queue) and is destroyed when it is reported. One that completes
- * while POSTING is DONE: its post returns 1.
+ * A *space* is one kind of operation (trove's, flow's) with its contexts. Each context has an owner
+ * (in flow the engine of an instance, in trove NULL), whose source and progress its waiting threads
+ * use. An operation embeds struct bmi__posted; it goes through POSTING (owned by the posting
+ * thread), PENDING (its id is known), READY (in its context's queue) and is destroyed when it is
+ * reported. One that completes while POSTING is DONE: its post returns 1.
  *
  * Rules. The space's lock guards all of it, and is innermost except for the task manager's. Its
  * speed is not critical: the operations of a space move buffers, not bytes. A waiting thread has
@@ -47,6 +48,7 @@ struct bmi__space_waiter {
     struct bmi_task_waker waker;
     int fd;                                   /* -1: none, it checks every few milliseconds */
     const struct bmi__queue_context *context; /* NULL: waits for any completion */
+    void *owner;                              /* the context's */
     bool any; /* takes any completion of the context; otherwise particular ones */
     bool signalled;
     struct bmi__space *space;
@@ -61,18 +63,18 @@ struct bmi__space_slot {
 };
 
 struct bmi__space {
-    /* set by the owner */
-    void (*progress)(void);                     /* does the work for which the source is readable */
-    int (*source)(void);                        /* its descriptor, or a negated errno */
+    /* set by the kind of operation; `owner` is that of a context */
+    void (*progress)(void *owner);              /* does the work for which the source is readable */
+    int (*source)(void *owner);                 /* its descriptor, or a negated errno */
     void (*cancel)(struct bmi__posted *posted); /* with the lock held; the operation is PENDING */
     void (*completed)(struct bmi__posted *posted); /* with the lock held; may be NULL */
     void (*destroy)(struct bmi__posted *posted);
     /* The space's own way to sleep, until waiter->woken or the time is over (<0: no limit), and to
      * wake such threads, with any lock held. NULL: sleep on a descriptor and the source. */
-    bool (*sleeps)(void); /* whether to use it now */
+    bool (*sleeps)(void *owner); /* whether to use it now */
     void (*sleep)(struct bmi__space_waiter *waiter, int64_t left_ns);
-    void (*wake)(void);
-    void (*fd_used)(void); /* a program polls a context; may be NULL */
+    void (*wake)(void *owner);
+    void (*fd_used)(void *owner); /* a program polls a context; may be NULL */
     /* below: completion.c's */
     pthread_mutex_t lock;
     struct bmi__space_slot *slots;
@@ -101,7 +103,11 @@ int bmi__posted_end(struct bmi__space *space, struct bmi__posted *posted,
 void bmi__posted_complete(struct bmi__space *space, struct bmi__posted *posted,
                           bmi_error_code_t error, bmi_size_t actual);
 
-int bmi__space_open_context(struct bmi__space *space, int64_t *id);
+int bmi__space_open_context(struct bmi__space *space, void *owner, int64_t *id);
+/* The owner of the operation's context. After bmi__posted_begin. */
+void *bmi__posted_owner(const struct bmi__posted *posted);
+/* The owner of an open context; NULL: there is no such context. */
+void *bmi__space_context_owner(struct bmi__space *space, int64_t id);
 /* In a child of fork(): contexts, operations and perhaps the lock belong to the parent. */
 void bmi__space_forget(struct bmi__space *space);
 int bmi__space_close_context(struct bmi__space *space, int64_t id);
@@ -119,10 +125,11 @@ int bmi__space_cancel(struct bmi__space *space, int64_t id, int64_t context);
  * -BMI_EINVAL. */
 int bmi__space_look(struct bmi__space *space, int64_t id, int64_t context,
                     void (*look)(struct bmi__posted *posted, void *argument), void *argument);
-/* Makes all sleeping threads check again, including their way to sleep. Any thread, the space's
- * lock not held. */
-void bmi__space_wake(struct bmi__space *space);
+/* Makes the owner's sleeping threads check again, including their way to sleep. Any thread, the
+ * space's lock not held. */
+void bmi__space_wake(struct bmi__space *space, const void *owner);
 /* Waits until `done` returns true; it is called after each completion. */
-void bmi__space_wait_until(struct bmi__space *space, bool (*done)(void *argument), void *argument);
+void bmi__space_wait_until(struct bmi__space *space, void *owner, bool (*done)(void *argument),
+                           void *argument);
 
 #endif

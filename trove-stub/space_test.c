@@ -15,12 +15,14 @@ enum { PATIENCE_S = 20, SLEEPS = 5 };
 
 static int quiet_fd; /* never readable */
 
-static void progress(void)
+static void progress(void *owner)
 {
+    (void)owner;
 }
 
-static int source(void)
+static int source(void *owner)
 {
+    (void)owner;
     return quiet_fd;
 }
 
@@ -68,7 +70,7 @@ static void sleeps_without_a_descriptor(void)
     CU_ASSERT_PTR_NOT_NULL_FATAL(bmi_task_manager_default());
     struct rlimit before = descriptors_end();
     struct waiting waiting = {.slept_before = times_slept(), .end = time(NULL) + PATIENCE_S};
-    bmi__space_wait_until(&space, done, &waiting);
+    bmi__space_wait_until(&space, NULL, done, &waiting);
     CU_ASSERT_TRUE(times_slept() - waiting.slept_before >= SLEEPS);
     CU_ASSERT_PTR_NULL(space.waiters);
     CU_ASSERT_PTR_NULL(space.idle_waiters);
@@ -103,7 +105,7 @@ static void cancelled_while_posting(void)
     int64_t context, id;
     quiet_fd = eventfd(0, EFD_CLOEXEC);
     CU_ASSERT_TRUE_FATAL(quiet_fd >= 0);
-    CU_ASSERT_EQUAL_FATAL(bmi__space_open_context(&space, &context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi__space_open_context(&space, NULL, &context), 0);
 
     CU_ASSERT_EQUAL_FATAL(bmi__posted_begin(&space, &pending, context, NULL, &id), 0);
     CU_ASSERT_EQUAL(bmi__space_cancel(&space, id, context), 0);

@@ -48,9 +48,21 @@ static void op_destroy(struct bmi__posted *posted)
     free(op);
 }
 
+static void rings_reap(void *owner)
+{
+    (void)owner;
+    bmi__rings_reap();
+}
+
+static int rings_source(void *owner)
+{
+    (void)owner;
+    return bmi__rings_source();
+}
+
 struct bmi__space bmi__trove_space = {
-    .progress = bmi__rings_reap,
-    .source = bmi__rings_source,
+    .progress = rings_reap,
+    .source = rings_source,
     .cancel = op_cancel,
     .completed = op_completed,
     .destroy = op_destroy,
@@ -368,7 +380,7 @@ int bmi_trove_close(struct bmi_trove_store *store)
     if (store == NULL)
         return -BMI_EINVAL;
     bmi__trove_holds_end(store);
-    bmi__space_wait_until(&bmi__trove_space, store_idle, store);
+    bmi__space_wait_until(&bmi__trove_space, NULL, store_idle, store);
     int result = store->backend->close(store);
     bmi_task_manager_stop(NULL, BMI_TASK_HOOKS_ONLY);
     store_free(store);
@@ -445,7 +457,7 @@ int bmi_trove_context_open(bmi_trove_context_id_t *context)
 {
     static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
     pthread_once(&fork_once, fork_watch);
-    return bmi__space_open_context(&bmi__trove_space, context);
+    return bmi__space_open_context(&bmi__trove_space, NULL, context);
 }
 
 int bmi_trove_context_close(bmi_trove_context_id_t context)

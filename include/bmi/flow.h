@@ -33,8 +33,10 @@
  * Posts and tests are as in bmi.h and trove.h: 1 done, 0 pending, <0 refused; errors are BMI's,
  * negated. Steps of flows are tasks of the default manager (bmi/task.h): its workers run them, or
  * without workers the threads that are in test calls. BMI must be initialized for flows with a
- * network endpoint, and flow contexts closed before BMI_finalize. A child of fork() that may use
- * BMI (see bmi(7)) opens contexts of its own; its parent's are not for it.
+ * network endpoint, and flow contexts closed before BMI_finalize. A context belongs to an instance
+ * of BMI (bmi/instance.h), the default one or another, which must run until the context is closed;
+ * the addresses of its flows are of that instance. A child of fork() that may use BMI (see bmi(7))
+ * opens contexts of its own; its parent's are not for it.
  *
  * One wait for several sources: bmi_flow_context_fd, and see the top of trove.h.
  */
@@ -46,6 +48,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct bmi_instance;
 
 typedef int64_t bmi_flow_id_t; /* outstanding flow; 0 is none */
 typedef int64_t bmi_flow_context_id_t;
@@ -164,8 +168,8 @@ struct bmi_flow_description {
 /* Starts a flow.
  * Returns: 0: pending, a test call reports it once; 1: done within the call; EINVAL (NULL, both
  *          ends storage, bad extents, server, memory too small, invalid context, BMI not
- *          initialized for a network endpoint, an address of an instance that is not the default
- *          one), EFBIG, ENOMEM, EMFILE. Completes with: 0; an error
+ *          initialized for a network endpoint, an address of another instance than the
+ *          context's, which the log says), EFBIG, ENOMEM, EMFILE. Completes with: 0; an error
  *          of the network or of the storage; EPIPE (the sender failed), EPROTO, ENODATA, ETIMEDOUT,
  *          ECANCEL. The first error counts.
  * Owns: memory, extents, arrays of memory regions, and parameters are lent until the completion;
@@ -179,6 +183,10 @@ int bmi_flow_post(bmi_flow_id_t *flow, const struct bmi_flow_description *descri
  * context may fail with EDEADLK, as bmi_trove_open; on a machine with several NUMA nodes the first
  * one may wait, as bmi_task_group_create (bmi/task_group.h). */
 int bmi_flow_context_open(bmi_flow_context_id_t *context);
+/* As bmi_flow_context_open, which opens a context for flows of the default instance, for any
+ * instance. Returns, Owns, Threads, Blocks: as that. -BMI_EINVAL: the instance is NULL or does not
+ * run. */
+int bmi_instance_flow_context_open(struct bmi_instance *instance, bmi_flow_context_id_t *context);
 int bmi_flow_context_close(bmi_flow_context_id_t context);
 int bmi_flow_context_fd(bmi_flow_context_id_t context);
 int bmi_flow_context_notify(bmi_flow_context_id_t context, void (*notify)(void *argument),

@@ -15,9 +15,9 @@
  * instance, if there is one when it is opened, with its name in front of each text; otherwise to
  * standard error, as its setting `log` says. Calls of one callback by two instances may overlap.
  *
- * A process has one task manager, whatever its instances. Flows run on the default instance only,
- * also those of jobs; other jobs run on any (bmi_instance_job_context_open). One instance at a time
- * can use the loop method.
+ * A process has one task manager, whatever its instances. Contexts of jobs and flows belong to an
+ * instance (bmi_instance_job_context_open, bmi_instance_flow_context_open), those of trove to none.
+ * One instance at a time can use the loop method.
  *
  * After a fork, the child may use the parent's instances as bmi(7) says for the default one.
  */

@@ -20,8 +20,8 @@
  *
  * A context belongs to an instance of BMI (bmi/instance.h), the default one or another, which must
  * run until the context is closed. The addresses of its jobs are of that instance; its unexpected
- * messages and its services are that instance's. Flows run on the default instance only. A child of
- * fork() that may use BMI (see bmi(7)) must open its own contexts, and not use its parent's.
+ * messages and its services are that instance's. A child of fork() that may use BMI (see bmi(7))
+ * must open its own contexts, and not use its parent's.
  */
 #ifndef BMI_JOB_H
 #define BMI_JOB_H
@@ -326,8 +326,7 @@ int bmi_job_trove_iterate(struct bmi_job_context *context, const struct bmi_trov
                           struct bmi_job_status *status);
 
 /* A flow, see bmi/flow.h; memory lent there is lent until the job ends. A deadline becomes its
- * timeout_ms, unless timeout_ms is earlier. status->actual: the bytes known good. In a context of
- * an instance that is not the default one it is refused: EINVAL; the instance's log says why. */
+ * timeout_ms, unless timeout_ms is earlier. status->actual: the bytes known good. */
 int bmi_job_flow(struct bmi_job_context *context, const struct bmi_flow_description *description,
                  const struct bmi_job_options *options, bmi_job_id_t *id,
                  struct bmi_job_status *status);
