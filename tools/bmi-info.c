@@ -22,6 +22,7 @@
 #include "bmi/task_group.h"
 #include "line.h"
 #include "openmetrics.h"
+#include "report_find.h"
 #include "report_parse.h"
 #include "report_read.h"
 
@@ -377,92 +378,117 @@ static bool json_topology(void)
 /* ---- a running process ----------------------------------------------------------------------- */
 
 /* The time that bmi-info waits for a process; the library drops a reader slower than 5000 ms. */
-enum { PATIENCE_MS = 6000, REPORT_MOST = 64 << 20, INSTANCES = 64 };
+enum { PATIENCE_MS = 6000, REPORT_MOST = 64 << 20, SOURCES = 1 + REPORT_INSTANCES };
+
+/* The one that was asked, in words. */
+static const char *source_words(const struct report_source *source, char words[80])
+{
+    snprintf(words, 80, "%s%sprocess %ld", source->instance,
+             source->instance[0] != '\0' ? " of " : "", source->process);
+    return words;
+}
 
 /* Prints why there is no report. */
 static void report_failed(const struct report_source *source)
 {
-    long process = source->process;
+    char words[80];
+    const char *asked = source_words(source, words);
 
     if (source->status == REPORT_ABSENT)
-        line_print(stderr, "bmi-info: no answer from process %ld: %s%s", process,
-                   strerror(source->error),
+        line_print(stderr, "bmi-info: no answer from %s: %s%s", asked, strerror(source->error),
                    source->error == ECONNREFUSED
                        ? " (is there such a process, with BMI_REPORT=on, and has a thread of it "
                          "been in a test call?)"
                        : "");
     else if (source->status == REPORT_FOREIGN)
-        line_print(stderr, "bmi-info: process %ld of user %ld answers for process %ld: refused",
-                   (long)source->from.pid, (long)source->from.uid, process);
+        line_print(stderr, "bmi-info: process %ld of user %ld answers for %s: refused",
+                   (long)source->from.pid, (long)source->from.uid, asked);
     else if (source->status == REPORT_DENIED)
-        line_print(stderr, "bmi-info: process %ld is of user %ld, neither yours nor root's",
-                   process, (long)source->from.uid);
+        line_print(stderr, "bmi-info: %s is of user %ld, neither yours nor root's", asked,
+                   (long)source->from.uid);
     else if (source->status == REPORT_CLOSED)
-        line_print(stderr, "bmi-info: process %ld reports only to its own user and to root",
-                   process);
+        line_print(stderr, "bmi-info: %s reports only to its own user and to root", asked);
     else if (source->status == REPORT_SILENT)
         line_print(stderr,
-                   "bmi-info: process %ld does not answer: no thread of it is in a test call (nor "
-                   "is its setting `progress` background)",
-                   process);
+                   "bmi-info: %s does not answer: no thread of it is in a test call (nor is its "
+                   "setting `progress` background)",
+                   asked);
     else
-        line_print(stderr, "bmi-info: cannot read the report of process %ld: %s", process,
+        line_print(stderr, "bmi-info: cannot read the report of %s: %s", asked,
                    strerror(source->error));
 }
 
-/* The report of the default instance, and that of each other one. A process may have others only.
- */
+/* Reads the report of each instance of a process. Where none is found, that of the default one has
+ * the cause. Returns how many, at least 1. */
+static int process_read(long process, struct report_source sources[SOURCES])
+{
+    uint64_t skipped;
+    int count = reports_find(process, sources, SOURCES, &skipped);
+
+    if (count == 0)
+        sources[count++] = (struct report_source){.process = process};
+    reports_read(sources, count, PATIENCE_MS, REPORT_MOST);
+    if (skipped > 0)
+        line_print(stderr, "bmi-info: process %ld has %" PRIu64 " instances beyond the %d asked",
+                   process, skipped, count);
+    return count;
+}
+
 static int process_print(long process)
 {
-    static struct report_source sources[1 + INSTANCES];
-    static char names[INSTANCES][REPORT_INSTANCE_SIZE];
-    int found = report_instances(process, names, INSTANCES), failed = 0;
-    int count = 1 + (found < INSTANCES ? found : INSTANCES);
+    static struct report_source sources[SOURCES];
+    int count = process_read(process, sources), failed = 0;
 
-    for (int i = 0; i < count; i++) {
-        sources[i].process = process;
-        if (i > 0)
-            memcpy(sources[i].instance, names[i - 1], REPORT_INSTANCE_SIZE);
-    }
-    reports_read(sources, count, PATIENCE_MS, REPORT_MOST);
     for (int i = 0; i < count; i++) {
         if (sources[i].text != NULL)
             text_print(stdout, sources[i].text, sources[i].size);
-        if (sources[i].status != REPORT_WHOLE &&
-            (i > 0 || found == 0 || sources[i].status != REPORT_ABSENT)) {
+        if (sources[i].status != REPORT_WHOLE) {
             report_failed(&sources[i]);
             failed = 1;
         }
         report_free(&sources[i]);
     }
-    if (found > INSTANCES)
-        line_print(stderr, "bmi-info: process %ld has %d instances; only %d were asked", process,
-                   found, INSTANCES);
     return output_end(failed);
 }
 
-static int metrics_print(long number, bool peers)
+/* Fills in an instance. Returns whether it is to be shown; prints why its numbers are not. */
+static bool instance_take(struct metrics_instance *instance, const struct report_source *source)
 {
-    struct report_source source = {.process = number};
-    struct metrics_process process = {.process = number, .up = true};
+    char words[80];
+    bool shown = metrics_take(instance, source);
+
+    if (source->status != REPORT_WHOLE)
+        report_failed(source);
+    else if (!shown)
+        line_print(stderr, "bmi-info: process %ld has ended", source->process);
+    else if (!instance->up)
+        line_print(stderr, "bmi-info: the report of %s is not whole", source_words(source, words));
+    return shown;
+}
+
+/* Prints nothing if no instance has sent its report. */
+static int metrics_print(long process, bool peers)
+{
+    static struct report_source sources[SOURCES];
+    static struct metrics_instance instances[SOURCES];
+    int asked = process_read(process, sources), shown = 0, up = 0;
     size_t size = 0;
     char *text = NULL;
 
-    reports_read(&source, 1, PATIENCE_MS, REPORT_MOST);
-    if (source.status != REPORT_WHOLE)
-        report_failed(&source);
-    else if (!report_process_name(number, process.name))
-        fprintf(stderr, "bmi-info: process %ld has ended\n", number);
-    else if (report_parse(&process.report, source.text, source.size)) {
-        text = metrics_text(&(struct metrics){&process, 1, .peers = peers}, &size);
-        report_release(&process.report);
-    } else
-        fprintf(stderr, "bmi-info: the report of process %ld is not whole\n", number);
+    for (int i = 0; i < asked; i++) {
+        if (instance_take(&instances[shown], &sources[i]))
+            up += instances[shown++].up;
+    }
+    if (up > 0)
+        text = metrics_text(&(struct metrics){instances, shown, .peers = peers}, &size);
     if (text != NULL)
         fwrite(text, 1, size, stdout);
     free(text);
-    report_free(&source);
-    return output_end(text != NULL ? 0 : 1);
+    for (int i = 0; i < shown; i++)
+        report_release(&instances[i].report);
+    for (int i = 0; i < asked; i++)
+        report_free(&sources[i]);
+    return output_end(text != NULL && up == asked ? 0 : 1);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */

@@ -2,9 +2,8 @@
  *
  * bmi-metrics - serves the reports of the processes of this host as metrics, for Prometheus.
  *
- * Each request for /metrics asks all processes at the same time, and waits for a bounded time. It
- * finds them by the names of their sockets in /proc/net/unix. A process is asked if it runs as the
- * user of bmi-metrics; by root, every one is.
+ * Each request for /metrics asks all instances of all processes at the same time, and waits for a
+ * bounded time (report_find.h, report_read.h).
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,6 +18,7 @@
 #include "http.h"
 #include "line.h"
 #include "openmetrics.h"
+#include "report_find.h"
 #include "report_parse.h"
 #include "report_read.h"
 
@@ -34,13 +34,13 @@ static const char usage[] =
 /* PATIENCE_MS: in the worst case a request waits while pages of both formats are made for earlier
  * requests, and then for both formats again. Four times the patience is less than the 10 seconds
  * for which Prometheus waits by default. */
-enum { PROCESSES = 256, PATIENCE_MS = 2000, REPORT_MOST = 4 << 20 };
+enum { REPORTS = 512, PATIENCE_MS = 2000, REPORT_MOST = 4 << 20 };
 
 struct collector {
     bool peers;
     struct metrics_collection collection;
-    struct report_source sources[PROCESSES];
-    struct metrics_process processes[PROCESSES];
+    struct report_source sources[REPORTS];
+    struct metrics_instance instances[REPORTS];
 };
 
 static volatile sig_atomic_t ending;
@@ -51,82 +51,7 @@ static void end(int signal)
     ending = 1;
 }
 
-/* ---- processes ------------------------------------------------------------------------------- */
-
-/* Whether a process runs as our user, or we are root. Others would not answer. */
-static bool is_readable(long process)
-{
-    long user = report_process_user(process);
-
-    return user >= 0 && (geteuid() == 0 || user == (long)geteuid());
-}
-
-/* The process in the name of a listening socket, or 0. */
-static long line_process(const char *line)
-{
-    unsigned flags;
-    long process;
-    int path = 0, end = 0;
-
-    if (sscanf(line, "%*s %*s %*s %x %*s %*s %*s @%n" BMI_REPORT_NAME "%n", &flags, &path, &process,
-               &end) != 2)
-        return 0;
-    return (flags & REPORT_LISTENS) != 0 && end > path && line[end] == '\n' && process > 0 ? process
-                                                                                           : 0;
-}
-
-static bool is_known(const struct collector *collector, int count, long process)
-{
-    for (int i = 0; i < count; i++) {
-        if (collector->sources[i].process == process)
-            return true;
-    }
-    return false;
-}
-
-/* Returns how many processes there are to be asked. */
-static int processes_find(struct collector *collector)
-{
-    FILE *file = fopen("/proc/net/unix", "re");
-    char *line = NULL;
-    size_t room = 0;
-    int count = 0;
-
-    collector->collection.skipped = 0;
-    while (file != NULL && getline(&line, &room, file) > 0) {
-        long process = line_process(line);
-
-        if (process == 0 || is_known(collector, count, process) || !is_readable(process))
-            continue;
-        if (count == PROCESSES)
-            collector->collection.skipped++;
-        else
-            collector->sources[count++].process = process;
-    }
-    free(line);
-    if (file != NULL)
-        fclose(file);
-    return count;
-}
-
 /* ---- the page -------------------------------------------------------------------------------- */
-
-/* Fills in a process, if it is to be shown: one that has ended meanwhile, or does not report to us,
- * is not. */
-static bool process_take(struct collector *collector, struct report_source *source,
-                         struct metrics_process *process)
-{
-    if (source->status == REPORT_ABSENT || source->status == REPORT_DENIED ||
-        source->status == REPORT_CLOSED)
-        return false;
-    *process = (struct metrics_process){.process = source->process};
-    bool exists = report_process_name(source->process, process->name);
-    if (source->status == REPORT_WHOLE && exists)
-        process->up = report_parse(&process->report, source->text, source->size);
-    if (!process->up && (exists || source->status == REPORT_FOREIGN))
-        collector->collection.failed++;
-    return exists && source->status != REPORT_FOREIGN;
-}
 
 static double now_s(void)
 {
@@ -136,26 +61,41 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* Reads all reports. Returns how many sources there are; *count: instances to be shown. */
+static int collect(struct collector *collector, int *count)
+{
+    struct metrics_collection *collection = &collector->collection;
+    double start_s = now_s();
+    int asked = reports_find(0, collector->sources, REPORTS, &collection->skipped);
+
+    *count = 0;
+    reports_read(collector->sources, asked, PATIENCE_MS, REPORT_MOST);
+    for (int i = 0; i < asked; i++) {
+        struct metrics_instance *instance = &collector->instances[*count];
+
+        if (metrics_take(instance, &collector->sources[i])) {
+            collection->failed += !instance->up;
+            ++*count;
+        } else
+            collection->failed += collector->sources[i].status == REPORT_FOREIGN;
+    }
+    collection->seconds = now_s() - start_s;
+    return asked;
+}
+
 static char *page_make(void *argument, bool openmetrics, size_t *size)
 {
     struct collector *collector = argument;
-    double start_s = now_s();
-    int asked = processes_find(collector), count = 0;
-
-    reports_read(collector->sources, asked, PATIENCE_MS, REPORT_MOST);
-    for (int i = 0; i < asked; i++) {
-        if (process_take(collector, &collector->sources[i], &collector->processes[count]))
-            count++;
-    }
-    collector->collection.seconds = now_s() - start_s;
-    const struct metrics metrics = {.processes = collector->processes,
+    int count, asked = collect(collector, &count);
+    const struct metrics metrics = {.instances = collector->instances,
                                     .count = count,
                                     .collection = &collector->collection,
                                     .peers = collector->peers,
                                     .plain = !openmetrics};
     char *text = metrics_text(&metrics, size);
+
     for (int i = 0; i < count; i++)
-        report_release(&collector->processes[i].report);
+        report_release(&collector->instances[i].report);
     for (int i = 0; i < asked; i++)
         report_free(&collector->sources[i]);
     return text;

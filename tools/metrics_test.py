@@ -38,6 +38,12 @@ if what == "user":
 listener.listen()
 if what == "user":
     os.seteuid(0)
+further = []
+if what == "crowd": # more instances than are shown, and names that are of none; nobody answers there
+    for name in [f"{process}-{i}" for i in range(70)] + ["0" + process, process + "-", process + "-a b", process + "-" + "x" * 32, process + "x"]:
+        further.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        further[-1].bind("\0bmi-report-" + name)
+        further[-1].listen()
 print("ready", flush=True)
 head = b"libbmi 9.9, process 1 (x)\nprogress by the caller; memory lent to peers or held for them 5 of 10 bytes\n" \
        b"since the start\n  accepts 7\n  strange 8\nat present\npeers\n"
@@ -96,8 +102,8 @@ def until(condition, message):
 class Process:
     """A program that prints a line when it is ready, and is ended behind the block."""
 
-    def __init__(self, *command, **environment):
-        self.run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
+    def __init__(self, *command, stdin=None, **environment):
+        self.run = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
         self.line = self.run.stdout.readline().strip()
         self.pid = self.run.pid
         need(self.line, f"{command} printed nothing")
@@ -110,6 +116,26 @@ class Process:
         self.run.send_signal(signal.SIGCONT)
         self.run.wait()
         self.run.stdout.close()
+        if self.run.stdin is not None:
+            self.run.stdin.close()
+
+
+class Instances(Process):
+    """A process with these instances ("default": the default one). Each reports, and makes progress by itself."""
+
+    def __init__(self, *names):
+        super().__init__(program("metrics_instances"), *names, stdin=subprocess.PIPE)
+        self.urls = dict(zip(names, self.line.split(), strict=True))
+        until(lambda: self.reports() == len(names), "the instances do not answer")
+
+    def reports(self):
+        done = subprocess.run([program("bmi-info"), "--process", str(self.pid)], capture_output=True, text=True, timeout=PATIENCE_S)
+        return len(re.findall(r"^end$", done.stdout, re.M))
+
+    def order(self, what, name):
+        """stall: the instance makes no progress; go: it does again; end: it is closed"""
+        print(what, name, file=self.run.stdin, flush=True)
+        need(self.run.stdout.readline() == "done\n", f"{what} {name}")
 
 
 def program(name):
@@ -346,6 +372,91 @@ def other_users():
         need(samples["bmi_metrics_reports_failed_total", ()] >= 1, "it is not counted")
 
 
+# ---- instances --------------------------------------------------------------------------------------
+
+
+def ups(samples, pid):
+    """{name of an instance: bmi_up}; None is the default one, which has no label."""
+    found = of(samples, pid, "bmi_up")
+    by_name = {labels.get("bmi_instance"): v for labels, v in found}
+    need(len(found) == len(by_name), found)
+    return by_name
+
+
+def by_instance(samples, pid, name):
+    return {labels.get("bmi_instance"): v for labels, v in of(samples, pid, name)}
+
+
+def once(samples, pid):
+    """Numbers of the process itself are not multiplied by its instances."""
+    found = of(samples, pid, "bmi_build_info")
+    need(len(found) == 1 and set(found[0][0]) == {"pid", "process", "version"}, found)
+
+
+def several_instances():
+    with Instances("default", "data", "control") as one, ping(one.urls["data"]):
+        samples = check(info(one.pid, "--openmetrics", "--peers"))
+        need(ups(samples, one.pid) == {None: 1, "data": 1, "control": 1}, ups(samples, one.pid))
+        once(samples, one.pid)
+        need(by_instance(samples, one.pid, "bmi_accepts_total") == {None: 0, "data": 1, "control": 0}, "accepts")
+        need(by_instance(samples, one.pid, "bmi_peer_connected") == {"data": 1}, "the peer")
+        urls = {labels.get("bmi_instance", "default"): labels["address"] for labels, _ in of(samples, one.pid, "bmi_listen_info")}
+        need(urls == one.urls, urls)
+        need(all(dict(labels)["process"] == "metrics_instanc" for _, labels in samples), "the name of the program")
+        text = info(one.pid)
+        need(re.findall(r"^libbmi .*?, process \d+ \(metrics_instanc\)(.*)$", text, re.M) ==
+             ["", ", instance control", ", instance data"], text)
+        one.order("stall", "control")
+        done = subprocess.run([program("bmi-info"), "-p", str(one.pid), "-o"], capture_output=True, text=True, timeout=PATIENCE_S)
+        need(done.returncode == 1 and f"control of process {one.pid} does not answer" in done.stderr, done)
+        need(ups(check(done.stdout), one.pid) == {None: 1, "data": 1, "control": 0}, "bmi-info, a stalled instance")
+    with Instances("data", "control") as one:
+        samples = check(info(one.pid, "--openmetrics"))
+        need(ups(samples, one.pid) == {"data": 1, "control": 1}, "a process without a default instance")
+        once(samples, one.pid)
+
+
+def instances_served():
+    with Instances("default", "data", "control") as one, server() as other, exporter() as at, ping(one.urls["data"]):
+        samples = scrape(at)
+        need(ups(samples, one.pid) == {None: 1, "data": 1, "control": 1}, ups(samples, one.pid))
+        need(ups(samples, other.pid) == {None: 1}, ups(samples, other.pid))
+        need(by_instance(samples, one.pid, "bmi_accepts_total") == {None: 0, "data": 1, "control": 0}, "accepts")
+        once(samples, one.pid)
+        one.order("stall", "control")
+        failed = samples["bmi_metrics_reports_failed_total", ()]
+        samples = scrape(at)
+        need(ups(samples, one.pid) == {None: 1, "data": 1, "control": 0}, "a stalled instance")
+        need(ups(samples, other.pid) == {None: 1}, "another process suffers")
+        need(set(by_instance(samples, one.pid, "bmi_contexts")) == {None, "data"}, "a stalled instance has numbers")
+        need(samples["bmi_metrics_reports_failed_total", ()] >= failed + 1, "it is not counted")
+        once(samples, one.pid)
+        one.order("go", "control")
+        need(ups(scrape(at), one.pid) == {None: 1, "data": 1, "control": 1}, "an instance that goes on")
+        one.order("end", "data")
+        samples = scrape(at)
+        need(ups(samples, one.pid) == {None: 1, "control": 1}, "an instance that has ended")
+        need(not any(dict(labels).get("bmi_instance") == "data" for _, labels in samples), "metrics of it")
+        one.order("end", "default")
+        samples = scrape(at)
+        need(ups(samples, one.pid) == {"control": 1}, "a process without a default instance")
+        once(samples, one.pid)
+        one.order("end", "control")
+        samples = scrape(at)
+        need(not ups(samples, one.pid) and not of(samples, one.pid, "bmi_build_info"), "a process without instances")
+
+
+def crowd_of_instances():
+    with exporter() as at, fake("crowd") as one, server() as other:
+        samples = scrape(at)
+        found = ups(samples, one.pid)
+        need(found.pop(None) == 1, "the default instance")
+        need(len(found) == 64 and set(found) < {str(i) for i in range(70)}, found)
+        need(not any(found.values()), "instances that do not answer are up")
+        need(samples["bmi_metrics_reports_skipped", ()] >= 6, "those left out are not counted")
+        need(up(samples, other.pid) == 1, "another process suffers")
+
+
 # ---- clients ----------------------------------------------------------------------------------------
 
 
@@ -493,9 +604,10 @@ def start_and_end():
 
 
 def main():
-    cases = [report_as_metrics, credentials]
+    cases = [report_as_metrics, several_instances, credentials]
     if os.path.exists(program("bmi-metrics")):
-        cases += [live_server, strange_text, bad_reports, large_reports, stopped_process, other_users, requests, requests_together,
+        cases += [live_server, strange_text, bad_reports, large_reports, stopped_process, other_users, instances_served,
+                  crowd_of_instances, requests, requests_together,
                   dripping_client, stalling_clients, client_that_does_not_read, start_and_end]
     else:
         print("  bmi-metrics: not run, this build has none (it needs libmicrohttpd)")

@@ -18,7 +18,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from metrics_test import PATIENCE_S, exporter, fetch, need, ping, server, until
+from metrics_test import Instances, PATIENCE_S, exporter, fetch, need, ping, server, until
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 MONITORING = SOURCE / "packaging" / "monitoring"
@@ -50,12 +50,12 @@ def rule_queries():
 
 
 def metrics_of(text):
-    return set(re.findall(r"\bbmi_[a-z0-9_]+\b", text))
+    return set(re.findall(r"\bbmi_[a-z0-9_]+\b", text)) - {"bmi_instance"}  # a label
 
 
 def pages():
-    """The text pages of a live server and a client, without and with --peers."""
-    with server() as one, ping(one.line), exporter() as sums, exporter("--peers") as peers:
+    """The text pages of a live server, a client, and a process of two instances, without and with --peers."""
+    with server() as one, ping(one.line), Instances("default", "data"), exporter() as sums, exporter("--peers") as peers:
         return [fetch(at, accept="text/plain")[2] for at in (sums, peers)]
 
 
@@ -139,6 +139,13 @@ def scraped(port, one):
     need(kinds["bmi_sent_bytes"][0]["type"] == "counter" and kinds["bmi_sent_bytes"][0]["unit"] == "bytes", kinds)
 
 
+def instances_scraped(port, one, target):
+    """Both instances of a process, of which the default one has an empty label; `instance` is the target."""
+    for name in "", "data":
+        found = until(lambda: query(port, f'bmi_up{{pid="{one.pid}",bmi_instance="{name}"}} == 1'), f"no instance '{name}'")
+        need(len(found) == 1 and found[0]["metric"]["instance"] == target, found)
+
+
 def rules_work(port):
     def all_evaluated():
         rules = [rule for group in ask(port, "rules")["groups"] for rule in group["rules"]]
@@ -149,15 +156,18 @@ def rules_work(port):
 
 
 def prometheus():
-    with tempfile.TemporaryDirectory() as folder, server() as one, ping(one.line), exporter() as at:
+    with tempfile.TemporaryDirectory() as folder, server() as one, ping(one.line), Instances("default", "data") as two, \
+            exporter() as at:
+        target = urllib.parse.urlsplit(at.line).netloc
         configuration = pathlib.Path(folder, "prometheus.yml")
-        configuration.write_text(CONFIGURATION.format(rules=RULES, target=urllib.parse.urlsplit(at.line).netloc))
+        configuration.write_text(CONFIGURATION.format(rules=RULES, target=target))
         with open(pathlib.Path(folder, "log"), "w+") as log:
             process = subprocess.Popen(["prometheus", f"--config.file={configuration}", f"--storage.tsdb.path={folder}/data",
                                         "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=log)
             try:
                 port = until(lambda: listening_port(process), "prometheus does not listen")
                 scraped(port, one)
+                instances_scraped(port, two, target)
                 rules_work(port)
                 for text in dashboard_queries():
                     ask(port, "query", query=text)

@@ -3,8 +3,9 @@
  * openmetrics.c - see openmetrics.h.
  *
  * All samples of a metric stand together, so each table below is gone through once for all
- * processes. Values of labels come from outside: they are made valid UTF-8 without control
- * characters, and escaped. No two samples have the same labels: peers of one name are added up.
+ * instances. Values of labels come from outside: they are made valid UTF-8 without control
+ * characters, and escaped. No two samples have the same labels: peers of one name are added up, and
+ * the metric of the process itself, bmi_build_info, has one sample for all of its instances.
  */
 #include "openmetrics.h"
 
@@ -26,7 +27,8 @@ static const char *const suffixes[] = {[GAUGE] = "", [COUNTER] = "_total", [INFO
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static const struct family up = {"bmi_up", GAUGE, "", "Whether the process has sent its report."};
+static const struct family up = {"bmi_up", GAUGE, "",
+                                 "Whether this instance of the process has sent its report."};
 static const struct family build = {"bmi_build", INFO, "", "The libbmi that the process runs."};
 static const struct family listens = {"bmi_listen", INFO, "",
                                       "An address that the process listens at."};
@@ -164,8 +166,23 @@ static const struct family seconds = {"bmi_metrics_collection_duration_seconds",
 static const struct family failed = {
     "bmi_metrics_reports_failed", COUNTER, "",
     "Reports that were not whole, too large, too late, or in the name of another process."};
-static const struct family skipped = {"bmi_metrics_processes_skipped", GAUGE, "",
-                                      "Processes beyond the limit, which were not asked."};
+static const struct family skipped = {"bmi_metrics_reports_skipped", GAUGE, "",
+                                      "Reports beyond the limits, which were not asked for."};
+
+/* ---- instances ------------------------------------------------------------------------------- */
+
+bool metrics_take(struct metrics_instance *instance, const struct report_source *source)
+{
+    if (source->status == REPORT_ABSENT || source->status == REPORT_DENIED ||
+        source->status == REPORT_CLOSED || source->status == REPORT_FOREIGN)
+        return false;
+    *instance = (struct metrics_instance){.process = source->process};
+    strcpy(instance->name, source->instance);
+    bool exists = report_process_name(source->process, instance->program);
+    if (exists && source->status == REPORT_WHOLE)
+        instance->up = report_parse(&instance->report, source->text, source->size);
+    return exists;
+}
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
@@ -198,11 +215,21 @@ static void label(const struct page *page, const char *name, const char *value)
 }
 
 /* The name of a sample and the labels of its process, up to further labels and the value. */
-static void sample_begin(const struct page *page, const struct family *family,
-                         const struct metrics_process *process)
+static void process_sample_begin(const struct page *page, const struct family *family,
+                                 const struct metrics_instance *instance)
 {
-    fprintf(page->out, "%s%s{pid=\"%ld\"", family->name, suffixes[family->kind], process->process);
-    label(page, "process", process->name);
+    fprintf(page->out, "%s%s{pid=\"%ld\"", family->name, suffixes[family->kind], instance->process);
+    label(page, "process", instance->program);
+}
+
+/* As above, of an instance. Not `instance`: Prometheus names its target by that label. The default
+ * one has no such label, which Prometheus takes for an empty one. */
+static void sample_begin(const struct page *page, const struct family *family,
+                         const struct metrics_instance *instance)
+{
+    process_sample_begin(page, family, instance);
+    if (instance->name[0] != '\0')
+        label(page, "bmi_instance", instance->name);
 }
 
 static void sample_end(const struct page *page, uint64_t value)
@@ -210,35 +237,45 @@ static void sample_end(const struct page *page, uint64_t value)
     fprintf(page->out, "} %llu\n", (unsigned long long)value);
 }
 
-/* A sample of each process that is up. `at` is where the value is in a report. */
+/* A sample of each instance that is up. `at` is where the value is in a report. */
 static void simple_print(const struct page *page, const struct family *family, size_t at)
 {
     family_begin(page, family);
     for (int i = 0; i < page->metrics->count; i++) {
-        const struct metrics_process *process = &page->metrics->processes[i];
+        const struct metrics_instance *instance = &page->metrics->instances[i];
 
-        if (!process->up)
+        if (!instance->up)
             continue;
-        sample_begin(page, family, process);
-        sample_end(page, *(const uint64_t *)((const char *)&process->report + at));
+        sample_begin(page, family, instance);
+        sample_end(page, *(const uint64_t *)((const char *)&instance->report + at));
     }
 }
 
-/* ---- processes and methods ------------------------------------------------------------------- */
+/* ---- instances and methods ------------------------------------------------------------------- */
 
 static void up_print(const struct page *page)
 {
     family_begin(page, &up);
     for (int i = 0; i < page->metrics->count; i++) {
-        sample_begin(page, &up, &page->metrics->processes[i]);
-        sample_end(page, page->metrics->processes[i].up);
+        sample_begin(page, &up, &page->metrics->instances[i]);
+        sample_end(page, page->metrics->instances[i].up);
     }
+}
+
+/* Of each process, by its first instance that is up. */
+static void build_print(const struct page *page)
+{
+    long printed = 0;
+
     family_begin(page, &build);
     for (int i = 0; i < page->metrics->count; i++) {
-        if (!page->metrics->processes[i].up)
+        const struct metrics_instance *instance = &page->metrics->instances[i];
+
+        if (!instance->up || instance->process == printed)
             continue;
-        sample_begin(page, &build, &page->metrics->processes[i]);
-        label(page, "version", page->metrics->processes[i].report.version);
+        printed = instance->process;
+        process_sample_begin(page, &build, instance);
+        label(page, "version", instance->report.version);
         sample_end(page, 1);
     }
 }
@@ -247,15 +284,15 @@ static void total_print(const struct page *page, const struct family *family, co
 {
     family_begin(page, family);
     for (int i = 0; i < page->metrics->count; i++) {
-        const struct metrics_process *process = &page->metrics->processes[i];
-        const struct report_value *values = process->report.values;
+        const struct metrics_instance *instance = &page->metrics->instances[i];
+        const struct report_value *values = instance->report.values;
         int at = 0;
 
-        while (at < process->report.value_count && strcmp(values[at].name, line) != 0)
+        while (at < instance->report.value_count && strcmp(values[at].name, line) != 0)
             at++;
-        if (!process->up || at == process->report.value_count)
+        if (!instance->up || at == instance->report.value_count)
             continue;
-        sample_begin(page, family, process);
+        sample_begin(page, family, instance);
         sample_end(page, values[at].value);
     }
 }
@@ -281,15 +318,15 @@ static void method_print(const struct page *page, const struct family *family)
 {
     family_begin(page, family);
     for (int i = 0; i < page->metrics->count; i++) {
-        const struct metrics_process *process = &page->metrics->processes[i];
+        const struct metrics_instance *instance = &page->metrics->instances[i];
 
-        for (int j = 0; process->up && j < process->report.method_count; j++) {
-            const struct report_method *method = &process->report.methods[j];
+        for (int j = 0; instance->up && j < instance->report.method_count; j++) {
+            const struct report_method *method = &instance->report.methods[j];
             uint64_t value;
 
             if (!method_value(family, method, &value))
                 continue;
-            sample_begin(page, family, process);
+            sample_begin(page, family, instance);
             label(page, "method", method->name);
             if (family == &listens)
                 label(page, "address", method->listen);
@@ -304,13 +341,13 @@ static void states_print(const struct page *page)
 {
     family_begin(page, &peers);
     for (int i = 0; i < page->metrics->count; i++) {
-        const struct metrics_process *process = &page->metrics->processes[i];
+        const struct metrics_instance *instance = &page->metrics->instances[i];
         uint64_t counts[PEER_STATES] = {0};
 
-        for (size_t j = 0; j < process->report.peer_count; j++)
-            counts[process->report.peers[j].state]++;
-        for (enum report_peer_state state = 0; process->up && state < PEER_STATES; state++) {
-            sample_begin(page, &peers, process);
+        for (size_t j = 0; j < instance->report.peer_count; j++)
+            counts[instance->report.peers[j].state]++;
+        for (enum report_peer_state state = 0; instance->up && state < PEER_STATES; state++) {
+            sample_begin(page, &peers, instance);
             label(page, "state", report_peer_state_name(state));
             sample_end(page, counts[state]);
         }
@@ -322,14 +359,14 @@ static void flags_print(const struct page *page, const struct family *family, bo
 {
     family_begin(page, family);
     for (int i = 0; i < page->metrics->count; i++) {
-        const struct metrics_process *process = &page->metrics->processes[i];
+        const struct metrics_instance *instance = &page->metrics->instances[i];
         uint64_t count = 0;
 
-        for (size_t j = 0; j < process->report.peer_count; j++)
-            count += silent ? process->report.peers[j].silent : process->report.peers[j].waits;
-        if (!process->up)
+        for (size_t j = 0; j < instance->report.peer_count; j++)
+            count += silent ? instance->report.peers[j].silent : instance->report.peers[j].waits;
+        if (!instance->up)
             continue;
-        sample_begin(page, family, process);
+        sample_begin(page, family, instance);
         sample_end(page, count);
     }
 }
@@ -365,18 +402,18 @@ static void peers_merge(struct report *report)
 }
 
 static void peer_begin(const struct page *page, const struct family *family,
-                       const struct metrics_process *process, const struct report_peer *peer)
+                       const struct metrics_instance *instance, const struct report_peer *peer)
 {
-    sample_begin(page, family, process);
+    sample_begin(page, family, instance);
     label(page, "peer", peer->name);
 }
 
 static void peer_sample(const struct page *page, const struct family *family,
-                        const struct metrics_process *process, const struct report_peer *peer)
+                        const struct metrics_instance *instance, const struct report_peer *peer)
 {
     if (family == &peer_identity && peer->identity == NULL)
         return;
-    peer_begin(page, family, process, peer);
+    peer_begin(page, family, instance, peer);
     if (family == &peer_identity)
         label(page, "identity", peer->identity);
     if (family == &peer_identity)
@@ -391,17 +428,17 @@ static void peer_print(const struct page *page, const struct family *family)
 {
     family_begin(page, family);
     for (int i = 0; i < page->metrics->count; i++) {
-        const struct metrics_process *process = &page->metrics->processes[i];
+        const struct metrics_instance *instance = &page->metrics->instances[i];
 
-        for (size_t j = 0; process->up && j < process->report.peer_count; j++)
-            peer_sample(page, family, process, &process->report.peers[j]);
+        for (size_t j = 0; instance->up && j < instance->report.peer_count; j++)
+            peer_sample(page, family, instance, &instance->report.peers[j]);
     }
 }
 
 static void peers_print(const struct page *page)
 {
     for (int i = 0; i < page->metrics->count; i++)
-        peers_merge(&page->metrics->processes[i].report);
+        peers_merge(&page->metrics->instances[i].report);
     peer_print(page, &peer_connected);
     peer_print(page, &peer_identity);
     for (int value = 0; value < PEER_VALUES; value++)
@@ -410,10 +447,11 @@ static void peers_print(const struct page *page)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static void processes_print(const struct page *page)
+static void instances_print(const struct page *page)
 {
 #define SIMPLE(family) simple_print(page, &(family), offsetof(struct report, family))
     up_print(page);
+    build_print(page);
     method_print(page, &listens);
     SIMPLE(memory_used);
     SIMPLE(memory_limit);
@@ -452,7 +490,7 @@ char *metrics_text(const struct metrics *metrics, size_t *size)
 
     if (out == NULL)
         return NULL;
-    processes_print(&page);
+    instances_print(&page);
     if (metrics->collection != NULL)
         collection_print(&page, metrics->collection);
     if (!metrics->plain)

@@ -56,17 +56,20 @@ static void source_check(struct report_source *source)
         source_end(source, REPORT_DENIED, 0);
 }
 
-/* Connects to the thread that answers for the process. */
+size_t report_socket_name(const struct report_source *source, char name[REPORT_SOCKET_SIZE])
+{
+    return (size_t)(source->instance[0] == '\0'
+                        ? snprintf(name, REPORT_SOCKET_SIZE, BMI_REPORT_NAME, source->process)
+                        : snprintf(name, REPORT_SOCKET_SIZE, BMI_REPORT_INSTANCE_NAME,
+                                   source->process, source->instance));
+}
+
+/* Connects to the thread that answers for the instance. */
 static void source_connect(struct report_source *source)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    char *path = name.sun_path + 1;
-    size_t room = sizeof name.sun_path - 1;
-    int length =
-        source->instance[0] == '\0'
-            ? snprintf(path, room, BMI_REPORT_NAME, source->process)
-            : snprintf(path, room, BMI_REPORT_INSTANCE_NAME, source->process, source->instance);
-    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    size_t length = report_socket_name(source, name.sun_path + 1); /* an abstract name */
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 
     source->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (source->fd < 0)
@@ -167,30 +170,6 @@ void reports_read(struct report_source *sources, int count, int patience_ms, siz
             source_end(&sources[i], REPORT_SILENT, 0);
     }
     free(polled);
-}
-
-int report_instances(long process, char names[][REPORT_INSTANCE_SIZE], int most)
-{
-    char prefix[64], line[512];
-    FILE *file = fopen("/proc/net/unix", "re");
-    int count = 0;
-
-    snprintf(prefix, sizeof prefix, " @" BMI_REPORT_INSTANCE_NAME, process, "");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *name = strstr(line, prefix);
-        unsigned flags = 0;
-
-        line[strcspn(line, "\n")] = '\0';
-        if (name == NULL || sscanf(line, "%*s %*s %*s %x", &flags) != 1 ||
-            (flags & REPORT_LISTENS) == 0 || strlen(name + strlen(prefix)) >= REPORT_INSTANCE_SIZE)
-            continue;
-        if (count < most)
-            strcpy(names[count], name + strlen(prefix));
-        count++;
-    }
-    if (file != NULL)
-        fclose(file);
-    return count;
 }
 
 void report_free(struct report_source *source)

@@ -10,10 +10,12 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
+#include "bmi/instance.h"
+
 enum report_status {
     REPORT_WAITING, /* used by reports_read only */
     REPORT_WHOLE,   /* the process has closed the connection after its text */
-    REPORT_ABSENT,  /* no socket of that process; `error` has the errno */
+    REPORT_ABSENT,  /* no socket of that instance; `error` has the errno */
     REPORT_FOREIGN, /* another process answers: `from` */
     REPORT_DENIED,  /* the process is neither ours nor root's, and we are not root */
     REPORT_CLOSED,  /* the process sent nothing: it does not report to us */
@@ -21,8 +23,8 @@ enum report_status {
     REPORT_BROKEN   /* too large, or a fault of the connection or of this host; `error` */
 };
 
-enum { REPORT_INSTANCE_SIZE = 32 };
-enum { REPORT_LISTENS = 0x10000 }; /* in /proc/net/unix: __SO_ACCEPTCON of the kernel */
+/* In bytes, with the final null: the name of an instance, and that of its socket. */
+enum { REPORT_INSTANCE_SIZE = BMI_INSTANCE_NAME_MAX, REPORT_SOCKET_SIZE = 80 };
 
 struct report_source {
     long process;                        /* in; all others but `instance` are set by reports_read */
@@ -35,15 +37,14 @@ struct report_source {
     size_t size, room;
 };
 
-/* Reads the report of each process. Returns when all have a status, after at most `patience_ms`.
+/* Reads the report of each source. Returns when all have a status, after at most `patience_ms`.
  * The reports take at most `most` bytes each, and 16 times that together. A
  * report that is broken is kept only if it is the only one. */
 void reports_read(struct report_source *sources, int count, int patience_ms, size_t most);
 void report_free(struct report_source *source);
 
-/* Names of the instances of a process that report, without the default one. Returns how many there
- * are, of which up to `most` are filled in. */
-int report_instances(long process, char names[][REPORT_INSTANCE_SIZE], int most);
+/* Writes the name of the abstract socket of a process and instance. Returns its length. */
+size_t report_socket_name(const struct report_source *source, char name[REPORT_SOCKET_SIZE]);
 
 enum { REPORT_NAME_SIZE = 64 };
 /* Reads the name of a process's program. Returns false if there is no such process. */

@@ -25,19 +25,22 @@ static void text_check(const char *text, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct metrics_process process = {.process = 1, .name = "fuzz", .up = true};
+    struct metrics_instance instance = {.process = 1,
+                                        .program = "fuzz",
+                                        .name = "further",
+                                        .up = true};
     char *text = malloc(size + 1);
     if (text == NULL)
         return 0;
     memcpy(text, data, size);
     text[size] = '\0';
-    if (report_parse(&process.report, text, size)) {
+    if (report_parse(&instance.report, text, size)) {
         size_t length;
-        char *page = metrics_text(&(struct metrics){&process, 1, .peers = true}, &length);
+        char *page = metrics_text(&(struct metrics){&instance, 1, .peers = true}, &length);
         if (page != NULL)
             text_check(page, length);
         free(page);
-        report_release(&process.report);
+        report_release(&instance.report);
     }
     free(text);
     return 0;
