@@ -437,8 +437,8 @@ void *BMI_memalloc(BMI_addr_t addr, bmi_size_t size, enum bmi_op_type send_recv)
  * Owns: takes the buffer back. Threads: any. Blocks: no. */
 int BMI_memfree(BMI_addr_t addr, void *buffer, bmi_size_t size, enum bmi_op_type send_recv);
 
-/* Gives the buffer of an unexpected message back. Returns: 0; EINVAL for NULL, or if the instance
- * that fetched it has ended.
+/* Gives the buffer of an unexpected message back. The address may be stale by then, and BMI, or the
+ * instance that received it, may have ended. Returns: 0; EINVAL for NULL.
  * Owns: takes the buffer back. Threads: any. Blocks: no. */
 int BMI_unexpected_free(BMI_addr_t addr, void *buffer);
 

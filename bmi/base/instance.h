@@ -12,10 +12,10 @@
  * settings, log, and table of methods do.
  *
  * A process has once: the tables by which operations, contexts, and addresses are found, since
- * their ids are unique in it (op.c, context.c, book.c); taken tags (tags.c); the list by which
- * buffers are found (unexpected.c); the list of instances and the lock under which they start and
- * end (start.c); texts of settings; the digest's memory (crypto.c); and what a thread is doing
- * (thread-local variables). tests/unit/state_test.py names each of them.
+ * their ids are unique in it (op.c, context.c, book.c); taken tags (tags.c); the list of instances
+ * and the lock under which they start and end (start.c); texts of settings; the digest's memory
+ * (crypto.c); and what a thread is doing (thread-local variables). tests/unit/state_test.py names
+ * each of them.
  */
 #ifndef BMI_INSTANCE_H
 #define BMI_INSTANCE_H

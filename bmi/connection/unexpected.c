@@ -21,7 +21,8 @@
 #include "bmi/state/library.h"
 #include "bmi/state/peer.h"
 
-enum { COOKIE = 0x756e6578, STALLED_MS = 1000 };
+/* COOKIE_LEFT: of a message that the program held when its instance ended; it is the program's. */
+enum { COOKIE = 0x756e6578, COOKIE_LEFT = 0x6c656674, STALLED_MS = 1000 };
 
 struct unexpected {
     enum sink_kind kind;                      /* SINK_UNEXPECTED; first, see link.c */
@@ -42,7 +43,6 @@ static void stalled_timer_expired(struct bmi_timer *timer);
 
 struct bmi__unexpected {
     struct bmi_instance *instance;
-    struct bmi__unexpected *next; /* open_lock */
     pthread_mutex_t lock;
     struct unexpected *first, **end; /* lock */
     struct unexpected *all;          /* lock */
@@ -50,10 +50,6 @@ struct bmi__unexpected {
     struct bmi_timer stalled_timer; /* poller */
     bool stalled_timer_runs;        /* poller */
 };
-
-/* Those of all instances. */
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER; /* taken before the `lock` of one */
-static struct bmi__unexpected *open_first;                    /* open_lock */
 
 static void enlist(struct unexpected *message)
 {
@@ -237,34 +233,17 @@ static void message_free(struct unexpected *message)
     free(message);
 }
 
-static bool holds(struct bmi__unexpected *messages, const struct unexpected *wanted)
-{
-    pthread_mutex_lock(&messages->lock);
-    const struct unexpected *message = messages->all;
-    while (message != NULL && message != wanted)
-        message = message->all_next;
-    pthread_mutex_unlock(&messages->lock);
-    return message != NULL;
-}
-
-bool bmi__unexpected_exists(void *buffer)
-{
-    const struct unexpected *wanted = message_of(buffer);
-    pthread_mutex_lock(&open_lock);
-    struct bmi__unexpected *messages = open_first;
-    while (messages != NULL && !(bmi__running(messages->instance) && holds(messages, wanted)))
-        messages = messages->next;
-    pthread_mutex_unlock(&open_lock);
-    return messages != NULL;
-}
-
 int bmi__unexpected_release(void *buffer)
 {
     struct unexpected *message = message_of(buffer);
-    if (message->cookie != COOKIE)
+    uint32_t cookie = message->cookie;
+    if (cookie != COOKIE && cookie != COOKIE_LEFT)
         return -EINVAL;
     message->cookie = 0;
-    message_free(message);
+    if (cookie == COOKIE)
+        message_free(message);
+    else
+        free(message);
     return 0;
 }
 
@@ -409,11 +388,13 @@ int bmi__unexpected_open(struct bmi_instance *instance)
     messages->stalled_timer.expired = stalled_timer_expired;
     messages->instance = instance;
     instance->unexpected = messages;
-    pthread_mutex_lock(&open_lock);
-    messages->next = open_first;
-    open_first = messages;
-    pthread_mutex_unlock(&open_lock);
     return 0;
+}
+
+/* By the program; the library holds requests of RPC. */
+static bool is_held(const struct unexpected *message)
+{
+    return message->fetched && wire_tag_space(message->tag) != SPACE_REQUEST;
 }
 
 void bmi__unexpected_close(struct bmi_instance *instance)
@@ -421,16 +402,13 @@ void bmi__unexpected_close(struct bmi_instance *instance)
     struct bmi__unexpected *messages = instance->unexpected;
     if (messages == NULL)
         return;
-    pthread_mutex_lock(&open_lock);
-    struct bmi__unexpected **place = &open_first;
-    while (*place != messages)
-        place = &(*place)->next;
-    *place = messages->next;
-    pthread_mutex_unlock(&open_lock);
     while (messages->all != NULL) {
         struct unexpected *message = messages->all;
         messages->all = message->all_next;
-        free(message);
+        if (is_held(message))
+            message->cookie = COOKIE_LEFT;
+        else
+            free(message);
     }
     bmi__unexpected_waiting_reset(instance);
     free(messages);

@@ -22,9 +22,7 @@ void bmi__unexpected_untake(struct bmi_instance *instance, void *buffer);
  * held: the hook may submit a task or notify. There is one hook; it stays. */
 void bmi__unexpected_set_hook(struct bmi_instance *instance,
                               void (*hook)(struct bmi_instance *instance));
-/* Whether a running instance has this buffer, which may have been freed. Looks at all buffers. */
-bool bmi__unexpected_exists(void *buffer);
-/* The buffer's instance is open. -EINVAL: no buffer of ours. */
+/* The buffer's instance may have ended. -EINVAL: no buffer of ours. */
 int bmi__unexpected_release(void *buffer);
 /* The number of waiting messages of an address. */
 int bmi__unexpected_count(struct bmi_instance *instance, BMI_addr_t address);

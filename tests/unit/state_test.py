@@ -23,7 +23,6 @@ ONCE = {
     "bmi/state/op.c": ("chunks", "chunk_count", "free_list", "lock", "epoch", "first_generation", "exit_key", "exit_once"),
     "bmi/state/context.c": ("contexts", "slots_used", "generations", "table_lock"),
     "bmi/connection/book.c": ("chunks", "chunk_count", "free_list", "slots_lock", "first_generation"),
-    "bmi/connection/unexpected.c": ("open_first", "open_lock"),  # to find a buffer whose address is gone
     "bmi/connection/tags.c": ("tree", "first", "number", "lock"),
     "bmi/api/start.c": ("closing", "instances", "list_lock", "fork_once"),
     "bmi/api/instance.c": ("opened",),
