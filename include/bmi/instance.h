@@ -17,7 +17,7 @@
  *
  * A process has one task manager, whatever its instances. Contexts of jobs and flows belong to an
  * instance (bmi_instance_job_context_open, bmi_instance_flow_context_open), those of trove to none.
- * One instance at a time can use the loop method.
+ * Names of the loop method are an instance's own.
  *
  * After a fork, the child may use the parent's instances as bmi(7) says for the default one.
  */

@@ -255,8 +255,7 @@ struct bmi_method {
     /* 1. Starts the method in an instance. *state is the method's own; the other operations get it.
      * Called from BMI_initialize, bmi_instance_open, or a first look-up, and not again in this
      * instance before stop; perhaps by two threads at once, for two instances. Returns 0 or an
-     * errno: then nothing is left. A method that can run in one instance at a time returns -EBUSY
-     * in another. May block briefly, takes no address. */
+     * errno: then nothing is left. May block briefly, takes no address. */
     int (*start)(struct bmi_instance *instance, void **state);
 
     /* 2. Stops in the state's instance: ends listening, closes the remaining links (each gets its

@@ -10,7 +10,7 @@
 
 #include "loop.h"
 
-/* The method's network, locked. Of a method that is none of ours, the first. */
+/* The method's first network, locked. Of a method that is none of ours, loop's. */
 static struct loop_network *network_lock(const struct bmi_method *method)
 {
     unsigned which = LOOP_NETWORKS - 1;

@@ -4,9 +4,10 @@
  *
  * Three tables from one source: "loop" moves frames only, "loopput" also puts, "loopget" also gets.
  * They differ in data. Each is a network of its own; names of one are not visible in another. A
- * name is "name" or "name:number"; listening on number 0 takes a free one. One instance at a time
- * has a network: both ends of its links belong to the same poller. The networks are static, so that
- * tests can set hooks before the start.
+ * name is "name" or "name:number"; listening on number 0 takes a free one. Each instance has its
+ * own network: both ends of a link belong to the same poller. The first networks are static, so
+ * that tests can set hooks before the start. Those of further instances that run at the same time
+ * are made when needed and kept for later ones, since a link may be freed after the stop.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -124,21 +125,46 @@ static int loop_listen(void *state, const char *address, int flags, char *bound,
 
 static void network_run(struct bmi_deferred *deferred);
 
-static int network_start(struct bmi_instance *instance, struct loop_network *network, void **state)
+static struct loop_network *network_make(const struct loop_network *like)
+{
+    struct loop_network *network = calloc(1, sizeof *network);
+    if (network == NULL)
+        return NULL;
+    network->table = like->table;
+    network->limits = like->limits;
+    pthread_mutex_init(&network->lock, NULL);
+    pthread_cond_init(&network->copied, NULL);
+    pthread_mutex_init(&network->memory_lock, NULL);
+    return network;
+}
+
+/* Locks the first one that no instance has. NULL: no memory for another one. */
+static struct loop_network *network_lock_unused(struct loop_network *network)
+{
+    pthread_mutex_lock(&network->lock);
+    while (network->work != NULL) {
+        if (network->next == NULL)
+            network->next = network_make(network);
+        struct loop_network *next = network->next;
+        pthread_mutex_unlock(&network->lock);
+        if (next == NULL)
+            return NULL;
+        network = next;
+        pthread_mutex_lock(&network->lock);
+    }
+    return network;
+}
+
+static int network_start(struct bmi_instance *instance, struct loop_network *first, void **state)
 {
     struct loop_work *work = calloc(1, sizeof *work);
-    if (work == NULL)
+    struct loop_network *network = work != NULL ? network_lock_unused(first) : NULL;
+    if (network == NULL) {
+        free(work);
         return -ENOMEM;
+    }
     work->deferred.run = network_run;
     work->network = network;
-    pthread_mutex_lock(&network->lock);
-    if (network->work != NULL) {
-        pthread_mutex_unlock(&network->lock);
-        free(work);
-        bmi_method_log(instance, BMI_LOG_ERROR, NULL, "%s: another instance uses this network",
-                       network->table->name);
-        return -EBUSY;
-    }
     network->instance = instance;
     network->running = true;
     network->work = work;

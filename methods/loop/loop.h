@@ -57,14 +57,15 @@ struct loop_work {
 };
 
 struct loop_network {
-    struct bmi_instance *instance; /* that started it */
+    struct bmi_instance *instance; /* its user, or the last one */
     struct bmi_method *table;
     struct bmi_method_limits limits; /* as they are without a test's changes */
     pthread_mutex_t lock;
     pthread_cond_t copied; /* some link's delivery.copying ended */
     /* under lock */
     bool running;
-    struct loop_work *work; /* of the present start; NULL: no instance has the network */
+    struct loop_work *work;    /* of the present start; NULL: no instance has the network */
+    struct loop_network *next; /* another one of the same scheme */
     struct loop_hooks hooks;
     struct loop_name *names;
     struct loop_link *links;

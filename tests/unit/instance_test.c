@@ -160,6 +160,40 @@ static void an_unexpected_message_outlives_its_instance(void)
     sides_close(sides);
 }
 
+static void loop_open(struct side *side, const char *listen)
+{
+    const struct bmi_instance_options options = {.methods = "bmi_loop,bmi_loopput",
+                                                 .listen = listen,
+                                                 .flags = BMI_INIT_SERVER};
+    *side = (struct side){.context = 0};
+    CU_ASSERT_EQUAL_FATAL(bmi_instance_open(&side->instance, &options), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_instance_open_context(side->instance, &side->context), 0);
+    CU_ASSERT_EQUAL_FATAL(bmi_instance_addr_lookup(side->instance, &side->other, "loop://same"), 0);
+}
+
+/* Given two instances that listen on one name of loop, each reaches itself by it, and not the other
+ * one by a name that only that one has. */
+static void each_has_its_own_loop(void)
+{
+    struct side one, other;
+    BMI_addr_t unknown;
+    bmi_op_id_t id;
+    for (int repeat = 0; repeat < 3; repeat++) {
+        loop_open(&one, "loop://same");
+        loop_open(&other, "loop://same,loop://further");
+        message(&one, &one, one.other, LARGE);
+        message(&other, &other, other.other, LARGE);
+        CU_ASSERT_EQUAL(bmi_instance_addr_lookup(one.instance, &unknown, "loop://further"), 0);
+        int sent = BMI_post_sendunexpected(&id, unknown, "x", 1, BMI_EXT_ALLOC, 1, NULL,
+                                           one.context, NULL);
+        CU_ASSERT_EQUAL(sent == 0 ? complete(&one, 1, id, NULL) : sent, -BMI_ECONNREFUSED);
+        CU_ASSERT_EQUAL(bmi_instance_close(repeat == 0 ? one.instance : other.instance), 0);
+        struct side *left = repeat == 0 ? &other : &one;
+        message(left, left, left->other, 100);
+        CU_ASSERT_EQUAL(bmi_instance_close(left->instance), 0);
+    }
+}
+
 /* A program's own loop polls a descriptor of each context. */
 static void a_context_has_its_instances_descriptor(void)
 {
@@ -711,6 +745,7 @@ int main(void)
          an_unexpected_message_comes_to_the_instance_that_listens},
         {"an unexpected message outlives its instance",
          an_unexpected_message_outlives_its_instance},
+        {"each has its own loop", each_has_its_own_loop},
         {"a context has its instance's descriptor", a_context_has_its_instances_descriptor},
         {"settings are an instance's own", settings_are_an_instances_own},
         {"where an instance logs", where_an_instance_logs},
