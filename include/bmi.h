@@ -318,8 +318,9 @@ int BMI_initialize(const char *method_list, const char *listen_addr, int flags);
  * Returns: 0; EINVAL (not initialized); EDEADLK (within a task that progress in the background
  *          runs, or within a task while another thread finalizes or switches progress in the
  *          background and may wait for that task: nothing has changed). Owns: buffers of operations
- *          still outstanding return to the caller. Threads: the last call excludes all others.
- *          Blocks: up to BMI_LINGER_MS where a peer does not read. */
+ *          still outstanding return to the caller; fetched unexpected messages are still to be
+ *          freed. Threads: the last call excludes all others. Blocks: up to BMI_LINGER_MS where a
+ *          peer does not read. */
 int BMI_finalize(void);
 
 /* Opens a completion context: it queues the completions of operations posted to it.

@@ -72,9 +72,9 @@ int bmi_instance_open(struct bmi_instance **instance, const struct bmi_instance_
 /* Ends all operations, closes the connections and contexts, and frees the instance, as the last
  * BMI_finalize does with the default one. NULL: nothing is done. Returns: 0; -BMI_EDEADLK: as
  * BMI_finalize, and the instance stays open; -BMI_EINVAL: it is the default instance. Owns: the
- * instance, its addresses, contexts, operations, and unexpected messages are gone. Threads: any,
- * while no other thread is in a call that uses the instance. Blocks: as BMI_finalize: for its
- * setting linger_ms at most, and 1 s. */
+ * instance, its addresses, contexts, and operations are gone; fetched unexpected messages are still
+ * to be freed. Threads: any, while no other thread is in a call that uses the instance. Blocks: as
+ * BMI_finalize: for its setting linger_ms at most, and 1 s. */
 int bmi_instance_close(struct bmi_instance *instance);
 
 /* The instance that the functions of bmi.h act on. Returns: it, also before BMI_initialize. Owns:
