@@ -27,13 +27,10 @@ static void timers_set_locked(struct flow_engine *engine, uint64_t due)
     uint64_t delay = due == UINT64_MAX ? UINT64_MAX : due <= now ? 0 : due - now;
     atomic_store(&deadlines->next_ns, due);
     bmi__descriptor_timer(engine, delay);
-    if (due == UINT64_MAX) {
-        if (deadlines->timer_used)
-            bmi_method_timer_clear(&deadlines->timer);
-    } else if (bmi__running(engine->instance)) {
-        deadlines->timer_used = true;
+    if (due == UINT64_MAX)
+        bmi_method_timer_clear(engine->instance, &deadlines->timer);
+    else if (bmi__running(engine->instance))
         bmi_method_timer_set(engine->instance, &deadlines->timer, (delay + 999999) / 1000000);
-    }
 }
 
 void bmi__deadlines_init(struct flow_engine *engine, void (*due)(struct flow_engine *engine))
@@ -81,7 +78,6 @@ void bmi__deadlines_end(struct flow_engine *engine)
 {
     pthread_mutex_lock(&engine->deadlines.lock);
     timers_set_locked(engine, UINT64_MAX);
-    engine->deadlines.timer_used = false;
     pthread_mutex_unlock(&engine->deadlines.lock);
 }
 

@@ -14,10 +14,9 @@
 
 struct flow_deadlines {
     pthread_mutex_t lock;
-    struct flow *first;       /* lock */
-    _Atomic uint64_t next_ns; /* the earliest; UINT64_MAX: none; lock to write */
-    struct bmi_timer timer;   /* set to next_ns, as the descriptor's */
-    bool timer_used;          /* lock: it was set since the last bmi__deadlines_end */
+    struct flow *first;                      /* lock */
+    _Atomic uint64_t next_ns;                /* the earliest; UINT64_MAX: none; lock to write */
+    struct bmi_timer timer;                  /* set to next_ns, as the descriptor's */
     void (*due)(struct flow_engine *engine); /* the timer's function; constant */
 };
 

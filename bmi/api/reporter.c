@@ -51,7 +51,7 @@ static void listener_watch(struct bmi_instance *instance)
 static void caller_end(struct bmi_instance *instance)
 {
     struct bmi__reporter *reporter = instance->reporter;
-    bmi_method_timer_clear(&reporter->patience);
+    bmi_method_timer_clear(instance, &reporter->patience);
     bmi_method_watch_remove(instance, &reporter->caller);
     close(reporter->caller.fd);
     reporter->caller.fd = -1;
@@ -80,7 +80,9 @@ static void caller_reads(struct bmi_watch *watch, uint32_t events)
 
 static void caller_late(struct bmi_timer *timer)
 {
-    caller_end(timer->instance);
+    struct bmi__reporter *reporter =
+        (struct bmi__reporter *)((char *)timer - offsetof(struct bmi__reporter, patience));
+    caller_end(reporter->instance);
 }
 
 static bool caller_may_know(int fd)
@@ -121,7 +123,9 @@ static void caller_comes(struct bmi_watch *watch, uint32_t events)
 
 static void pause_over(struct bmi_timer *timer)
 {
-    listener_watch(timer->instance);
+    struct bmi__reporter *reporter =
+        (struct bmi__reporter *)((char *)timer - offsetof(struct bmi__reporter, pause));
+    listener_watch(reporter->instance);
 }
 
 /* ---- on and off ----------------------------------------------------------------------------- */
@@ -133,7 +137,7 @@ static void listener_close(struct bmi_instance *instance)
         caller_end(instance);
     if (reporter->listener.fd < 0)
         return;
-    bmi_method_timer_clear(&reporter->pause);
+    bmi_method_timer_clear(instance, &reporter->pause);
     bmi_method_watch_remove(instance, &reporter->listener);
     close(reporter->listener.fd);
     reporter->listener.fd = -1;

@@ -4,8 +4,8 @@
  *
  * Each file keeps its state in a structure of its own, which it alone defines, opens, and closes.
  * An instance is the table of these, so a file sees nothing of another one's state. Contexts,
- * operations, peers, addresses, links, and timers name their instance; a function that has none of
- * them takes the instance as its first argument.
+ * operations, peers, addresses, and links name their instance; a function that has none of them
+ * takes the instance as its first argument.
  *
  * The classic functions of bmi.h without such an argument act on the default instance. It exists
  * from the start of the process, but before BMI_initialize and after the last BMI_finalize only its

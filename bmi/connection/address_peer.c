@@ -215,7 +215,7 @@ bool bmi__address_forget_locked(struct peer *peer)
 void bmi__address_ended_locked(struct peer *peer, int cause)
 {
     for (struct address *address = peer->address; address != NULL; address = address->alias_next) {
-        address->cause = cause;
+        address->cause = (int16_t)cause;
         address->losses++;
     }
 }

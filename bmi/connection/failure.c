@@ -31,7 +31,8 @@ enum { TICKS_PING = 3 }; /* a peer that is silent for so many is asked for a sig
 
 /* After BMI_REAP_IDLE. */
 struct bmi__reaper {
-    struct bmi_timer timer;
+    struct bmi_timer timer; /* first */
+    struct bmi_instance *instance;
     _Atomic int64_t seconds;
 };
 
@@ -177,8 +178,8 @@ void bmi__reap_idle(struct bmi_instance *instance, int64_t seconds)
 
 static void reap_again(struct bmi_timer *timer)
 {
-    struct bmi__reaper *reaper = timer->instance->reaper;
-    reap_all(timer->instance, atomic_load(&reaper->seconds));
+    struct bmi__reaper *reaper = (struct bmi__reaper *)timer;
+    reap_all(reaper->instance, atomic_load(&reaper->seconds));
 }
 
 /* ---- the tick ------------------------------------------------------------------------------- */
@@ -203,7 +204,7 @@ void bmi__failure_stop(struct bmi_instance *instance)
 {
     struct bmi__reaper *reaper = instance->reaper;
     bmi__liveness_stop(instance);
-    bmi_method_timer_clear(&reaper->timer);
+    bmi_method_timer_clear(instance, &reaper->timer);
 }
 
 /* ---- a link is down ------------------------------------------------------------------------- */
@@ -333,6 +334,7 @@ int bmi__reaper_open(struct bmi_instance *instance)
     if (reaper == NULL)
         return -ENOMEM;
     reaper->timer.expired = reap_again;
+    reaper->instance = instance;
     instance->reaper = reaper;
     return 0;
 }

@@ -131,7 +131,7 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
                                        .sizes = &message->size,
                                        .count = 1,
                                        .left = message->size};
-    peer->counters.unexpected_bytes += header->length + sizeof *message;
+    peer->counters.unexpected_bytes += (uint32_t)(header->length + sizeof *message);
     peer->counters.unexpected_waiting++;
     if (header->length == 0)
         bmi__unexpected_done_locked(peer, sink);
@@ -141,7 +141,7 @@ int bmi__unexpected_arrived_locked(struct peer *peer, const struct wire_header *
 /* A message of this peer is given back. */
 static void charge_return_locked(struct peer *peer, const struct unexpected *message)
 {
-    peer->counters.unexpected_bytes -= (uint64_t)message->size + sizeof *message;
+    peer->counters.unexpected_bytes -= (uint32_t)((uint64_t)message->size + sizeof *message);
     peer->counters.unexpected_waiting--;
     bmi__credit_return_locked(peer, true, (uint64_t)message->size);
     if (peer->state == PEER_UP)
@@ -353,19 +353,21 @@ static void stalled_warn(struct bmi_instance *instance, const struct stalled *st
 /* Once a second as long as there is such a peer. */
 static void stalled_timer_expired(struct bmi_timer *timer)
 {
-    struct bmi__unexpected *messages = timer->instance->unexpected;
+    struct bmi__unexpected *messages =
+        (struct bmi__unexpected *)((char *)timer - offsetof(struct bmi__unexpected, stalled_timer));
+    struct bmi_instance *instance = messages->instance;
     struct survey survey = {.count = 0};
-    bmi__peer_each(timer->instance, survey_peer, &survey);
+    bmi__peer_each(instance, survey_peer, &survey);
     messages->stalled_timer_runs = survey.count > 0;
     if (!messages->stalled_timer_runs)
         return;
-    bmi_method_timer_set(timer->instance, timer, STALLED_MS);
-    if (!bmi__log_wanted(timer->instance, BMI_LOG_WARN))
+    bmi_method_timer_set(instance, timer, STALLED_MS);
+    if (!bmi__log_wanted(instance, BMI_LOG_WARN))
         return;
     qsort(survey.list, (size_t)survey.count, sizeof *survey.list, by_peer);
     survey_messages(messages, &survey);
     for (int i = 0; i < survey.count; i++)
-        stalled_warn(timer->instance, &survey.list[i]);
+        stalled_warn(instance, &survey.list[i]);
 }
 
 void bmi__unexpected_stalled(struct bmi_instance *instance)

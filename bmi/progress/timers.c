@@ -59,8 +59,6 @@ void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer
     struct bmi__timers *timers = instance->timers;
     uint64_t due = bmi__instance_now_ns(instance) + delay_ms * 1000000u;
     pthread_mutex_lock(&timers->lock);
-    if (timer->instance != instance)
-        timer->instance = instance;
     unlink_locked(timers, timer);
     struct bmi_timer **place = place_locked(timers, due);
     timer->due_ns = due;
@@ -75,11 +73,11 @@ void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer
         bmi__progress_kick(instance);
 }
 
-void bmi_method_timer_clear(struct bmi_timer *timer)
+void bmi_method_timer_clear(struct bmi_instance *instance, struct bmi_timer *timer)
 {
-    if (timer->instance == NULL || timer->instance->timers == NULL)
-        return; /* it was never set, or all were forgotten */
-    struct bmi__timers *timers = timer->instance->timers;
+    struct bmi__timers *timers = instance->timers;
+    if (timers == NULL)
+        return; /* the instance is closed: all were forgotten */
     pthread_mutex_lock(&timers->lock);
     unlink_locked(timers, timer);
     publish_locked(timers);

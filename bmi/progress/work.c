@@ -11,16 +11,22 @@
 #include "bmi/method.h"
 #include "bmi/progress/wakeup.h"
 
+/* Both lists of calls end at `end`, so that the `next` of each pending call, also of the last one,
+ * is not NULL. */
 struct bmi__work {
+    struct bmi_deferred end;
     _Atomic(struct bmi_link *) dirty;
     _Atomic(struct bmi_deferred *) deferred;
     _Atomic(struct bmi_deferred *) soon;
 };
 
+/* A request that is merged needs no fence: its work was queued under a lock, or by atomics, and
+ * `next` is NULL before `run` looks for that. */
 static void push(struct bmi_instance *instance, _Atomic(struct bmi_deferred *) *list,
                  struct bmi_deferred *deferred)
 {
-    if (atomic_exchange(&deferred->pending, true))
+    struct bmi_deferred *not_pending = NULL;
+    if (!atomic_compare_exchange_strong(&deferred->next, &not_pending, &instance->work->end))
         return;
     struct bmi_deferred *first = atomic_load(list);
     do
@@ -42,38 +48,38 @@ void bmi__work_soon(struct bmi_instance *instance, struct bmi_deferred *deferred
 }
 
 /* In the order of the calls. */
-static bool run_all(_Atomic(struct bmi_deferred *) *list)
+static bool run_all(struct bmi__work *work, _Atomic(struct bmi_deferred *) *list)
 {
-    if (atomic_load(list) == NULL)
+    struct bmi_deferred *end = &work->end, *oldest = end;
+    if (atomic_load(list) == end)
         return false;
-    struct bmi_deferred *one = atomic_exchange(list, NULL), *oldest = NULL;
-    while (one != NULL) {
+    struct bmi_deferred *one = atomic_exchange(list, end);
+    while (one != end) {
         struct bmi_deferred *next = atomic_load_explicit(&one->next, memory_order_relaxed);
         atomic_store_explicit(&one->next, oldest, memory_order_relaxed);
         oldest = one;
         one = next;
     }
-    bool any = oldest != NULL;
-    while (oldest != NULL) {
+    while (oldest != end) {
         struct bmi_deferred *next = atomic_load_explicit(&oldest->next, memory_order_relaxed);
-        atomic_store(&oldest->pending, false);
+        atomic_store(&oldest->next, NULL);
         oldest->run(oldest);
         oldest = next;
     }
-    return any;
+    return true;
 }
 
 bool bmi__work_soon_run(struct bmi_instance *instance)
 {
     struct bmi__work *work = instance->work;
-    return run_all(&work->soon);
+    return run_all(work, &work->soon);
 }
 
 bool bmi__work_deferred(struct bmi_instance *instance)
 {
     struct bmi__work *work = instance->work;
-    bool any = run_all(&work->soon);
-    return run_all(&work->deferred) || any;
+    bool any = run_all(work, &work->soon);
+    return run_all(work, &work->deferred) || any;
 }
 
 bool bmi__work_dirty(struct bmi_link *link)
@@ -109,15 +115,15 @@ bool bmi__work_flush(struct bmi_instance *instance)
 bool bmi__work_none(struct bmi_instance *instance)
 {
     struct bmi__work *work = instance->work;
-    return atomic_load(&work->dirty) == NULL && atomic_load(&work->deferred) == NULL &&
-           atomic_load(&work->soon) == NULL;
+    return atomic_load(&work->dirty) == NULL && atomic_load(&work->deferred) == &work->end &&
+           atomic_load(&work->soon) == &work->end;
 }
 
-static void forget(_Atomic(struct bmi_deferred *) *list)
+static void forget(struct bmi__work *work, _Atomic(struct bmi_deferred *) *list)
 {
-    for (struct bmi_deferred *one = atomic_exchange(list, NULL); one != NULL;
-         one = atomic_load(&one->next))
-        atomic_store(&one->pending, false);
+    struct bmi_deferred *one = atomic_exchange(list, &work->end);
+    while (one != &work->end)
+        one = atomic_exchange(&one->next, NULL);
 }
 
 void bmi__work_drop(struct bmi_instance *instance)
@@ -128,8 +134,8 @@ void bmi__work_drop(struct bmi_instance *instance)
         next = atomic_load(&link->dirty_next);
         bmi_link_unref(link);
     }
-    forget(&work->deferred);
-    forget(&work->soon);
+    forget(work, &work->deferred);
+    forget(work, &work->soon);
 }
 
 int bmi__work_open(struct bmi_instance *instance)
@@ -137,6 +143,8 @@ int bmi__work_open(struct bmi_instance *instance)
     struct bmi__work *work = calloc(1, sizeof *work);
     if (work == NULL)
         return -ENOMEM;
+    atomic_init(&work->deferred, &work->end);
+    atomic_init(&work->soon, &work->end);
     instance->work = work;
     return 0;
 }

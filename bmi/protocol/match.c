@@ -122,7 +122,7 @@ void bmi__unmatched_remove_locked(struct peer *peer, struct tag_queue *queue,
         queue->unmatched_last = message->previous;
     uint64_t held = message->sender != 0 ? 0 : (uint64_t)message->size;
     peer->counters.unmatched_messages--;
-    peer->counters.unmatched_bytes -= held + sizeof *message;
+    peer->counters.unmatched_bytes -= (uint32_t)(held + sizeof *message);
     bmi__credit_return_locked(peer, false, held);
     free(message);
     if (--queue->unmatched_count > 0 || queue->requests == NULL)
@@ -149,7 +149,8 @@ static struct unmatched *unmatched_add(struct peer *peer, struct tag_queue *queu
     else
         request_enter(queue, message);
     peer->counters.unmatched_messages++;
-    peer->counters.unmatched_bytes += (sender != 0 ? 0 : (uint64_t)size) + sizeof *message;
+    peer->counters.unmatched_bytes +=
+        (uint32_t)((sender != 0 ? 0 : (uint64_t)size) + sizeof *message);
     return message;
 }
 

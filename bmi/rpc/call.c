@@ -388,7 +388,7 @@ static void report_locked(struct call *call, struct op *op)
     BMI_PROBE(2, call_end, call, call->error);
     op->buffer = NULL;
     if (call->due_ns != 0)
-        bmi_method_timer_clear(&call->deadline);
+        bmi_method_timer_clear(call->exchange.instance, &call->deadline);
     bmi__op_complete_locked(op, call->error, size);
 }
 

@@ -146,7 +146,7 @@ void bmi__exchange_leave_locked(struct peer *peer, struct exchange *exchange)
 
 bool bmi__exchange_idle(struct exchange *exchange)
 {
-    return !atomic_load(&exchange->work.pending) && !atomic_load(&exchange->late.pending);
+    return atomic_load(&exchange->work.next) == NULL && atomic_load(&exchange->late.next) == NULL;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */

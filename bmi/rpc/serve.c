@@ -310,7 +310,7 @@ static void timer_expired(struct bmi_timer *timer)
         (struct bmi_rpc_request *)((char *)timer - offsetof(struct bmi_rpc_request, timer));
     struct peer *peer = bmi__exchange_lock(&request->exchange);
     if (++request->steps < STEPS) {
-        bmi_method_timer_set(timer->instance, timer, step_time(request));
+        bmi_method_timer_set(request->exchange.instance, timer, step_time(request));
     } else {
         request->timed_out = true;
         bmi__exchange_soon(&request->exchange);
@@ -334,7 +334,7 @@ static enum action wait_locked(struct bmi_rpc_request *request)
 static void wait_over_locked(struct bmi_rpc_request *request)
 {
     if (request->waits_in != ARRIVED)
-        bmi_method_timer_clear(&request->timer);
+        bmi_method_timer_clear(request->exchange.instance, &request->timer);
     request->waits_in = ARRIVED;
     request->timed_out = false;
 }

@@ -37,10 +37,10 @@ struct address {
     char *string;               /* the string looked up; NULL: accepted */
     struct host *host;          /* of the last connection; NULL: none yet */
     struct alternative *alternatives;
-    uint32_t alternative_count;
     uint32_t slot;
     atomic_int references;
-    int cause; /* why the last connection ended */
+    int16_t cause; /* why the last connection ended */
+    uint8_t alternative_count;
     bool dead, in_use;
     bool dropped;        /* freed when its connection ends; found by its string until then */
     uint8_t host_method; /* the method of `host`: an index for bmi__method_at */

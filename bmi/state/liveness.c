@@ -18,11 +18,12 @@
 enum { TICK_LEAST_MS = 5 };
 
 struct bmi__liveness {
+    struct bmi_timer ticker; /* first */
+    struct bmi_instance *instance;
     atomic_int attention, connecting;
     atomic_bool slow; /* the timer was set for peers that are being connected */
     atomic_bool armed;
     atomic_bool graces; /* cancelled receives wait: ticks are shorter */
-    struct bmi_timer ticker;
 };
 
 static bool only_connecting(struct bmi__liveness *liveness)
@@ -62,14 +63,14 @@ static void tick_set(struct bmi_instance *instance)
 
 static void expired(struct bmi_timer *timer)
 {
-    struct bmi__liveness *liveness = timer->instance->liveness;
+    struct bmi__liveness *liveness = (struct bmi__liveness *)timer;
+    struct bmi_instance *instance = liveness->instance;
     atomic_store(&liveness->graces, false);
-    if (timer->instance->upcalls->liveness_expired(timer->instance))
+    if (instance->upcalls->liveness_expired(instance))
         atomic_store(&liveness->graces, true);
     atomic_store(&liveness->armed, false);
-    if (atomic_load(&liveness->attention) > 0 ||
-        bmi__setting(timer->instance, SETTING_IDLE_REAP) > 0)
-        bmi__liveness_arm(timer->instance);
+    if (atomic_load(&liveness->attention) > 0 || bmi__setting(instance, SETTING_IDLE_REAP) > 0)
+        bmi__liveness_arm(instance);
 }
 
 void bmi__liveness_arm(struct bmi_instance *instance)
@@ -81,7 +82,7 @@ void bmi__liveness_arm(struct bmi_instance *instance)
 
 void bmi__liveness_stop(struct bmi_instance *instance)
 {
-    bmi_method_timer_clear(&instance->liveness->ticker);
+    bmi_method_timer_clear(instance, &instance->liveness->ticker);
 }
 
 /* A reader that sees one of the two counts changed, not the other, takes the shorter tick. */
@@ -144,6 +145,7 @@ int bmi__liveness_open(struct bmi_instance *instance)
     if (liveness == NULL)
         return -ENOMEM;
     liveness->ticker.expired = expired;
+    liveness->instance = instance;
     instance->liveness = liveness;
     return 0;
 }

@@ -145,7 +145,7 @@ struct peer_counters {
     uint32_t puts, gets, copies, credit_waits, connects, reconnects, errors, cancels;
     uint32_t outstanding_sends, outstanding_receives;
     uint32_t unmatched_messages, unexpected_waiting;
-    uint64_t unmatched_bytes, unexpected_bytes;
+    uint32_t unmatched_bytes, unexpected_bytes; /* no more than the windows' `held` */
 };
 
 /* Grouped by the files that use the members. Within a group and between groups the order leaves no

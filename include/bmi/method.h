@@ -501,7 +501,6 @@ struct bmi_timer {
     void (*expired)(struct bmi_timer *timer);
     uint64_t due_ns;
     struct bmi_timer *next, **link_to_me; /* the core's; zero before first use */
-    struct bmi_instance *instance;        /* of the latest bmi_method_timer_set */
 };
 
 /* Arms the timer: the poller calls `expired`, not before `delay_ms` milliseconds from now. Set it
@@ -510,9 +509,9 @@ struct bmi_timer {
 void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer,
                           uint64_t delay_ms);
 
-/* Disarms a timer; does nothing if it is not set. Returns: nothing. Owns: the timer is the caller's
- * again. Threads: poller. Blocks: no. */
-void bmi_method_timer_clear(struct bmi_timer *timer);
+/* Disarms a timer, which was set in this instance or never; does nothing if it is not set. Returns:
+ * nothing. Owns: the timer is the caller's again. Threads: poller. Blocks: no. */
+void bmi_method_timer_clear(struct bmi_instance *instance, struct bmi_timer *timer);
 
 /* The clock that timers go by. Returns: nanoseconds since some moment (CLOCK_MONOTONIC). Owns:
  * nothing. Threads: any. Blocks: no. */
@@ -521,8 +520,7 @@ uint64_t bmi_method_now_ns(struct bmi_instance *instance);
 /* A call that the poller is to make. */
 struct bmi_deferred {
     void (*run)(struct bmi_deferred *deferred);
-    _Atomic(struct bmi_deferred *) next;
-    atomic_bool pending;
+    _Atomic(struct bmi_deferred *) next; /* the core's; NULL: the call is not pending */
 };
 
 /* Queues a call: the poller calls `run` soon, and is woken if it sleeps. Each structure has one

@@ -169,7 +169,7 @@ static void gm_stop(void *argument)
         gm_close(&link->base, false);
         gm_link_end(link, NULL, 0, GM_WAIT);
     }
-    bmi_method_timer_clear(&state->ending_timer);
+    bmi_method_timer_clear(state->instance, &state->ending_timer);
     gm_starved_drop(state);
     bmi_method_watch_remove(state->instance, &state->watch);
     bmi_method_cache_destroy(state->cache);

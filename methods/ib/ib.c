@@ -136,7 +136,7 @@ static void ib_stop(void *argument)
         ib_link_cut(cds_hlist_entry(state->links.next, struct ib_link, listed));
     ib_blocked_flush(state, false);
     ib_drain(state); /* messages for links that were cut: see link.c */
-    bmi_method_timer_clear(&state->retry);
+    bmi_method_timer_clear(state->instance, &state->retry);
     ib_fabric_close(state);
     ib_doorbell_free(state->doorbell);
     state->doorbell = NULL;

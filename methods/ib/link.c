@@ -81,7 +81,7 @@ void ib_phase_set(struct ib_link *link, enum ib_phase phase)
 static void link_release(struct ib_link *link)
 {
     struct ib_state *state = ib_state_of(link);
-    bmi_method_timer_clear(&link->timer);
+    bmi_method_timer_clear(link->base.instance, &link->timer);
     ib_token_drop(link);
     ib_lock(&link->send_lock);
     struct ib_peer *peer = link->peer;
@@ -147,7 +147,7 @@ void ib_link_open(struct ib_link *link)
     link->phase = IB_UP;
     link->ready = link->dialled;
     ib_unlock(&link->send_lock);
-    bmi_method_timer_clear(&link->timer);
+    bmi_method_timer_clear(link->base.instance, &link->timer);
     ib_count(ib_state_of(link), BMI_COUNT_LINKS, 1);
     ib_flush(&link->base);
     ib_link_step(link);

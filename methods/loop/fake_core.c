@@ -20,7 +20,8 @@ void (*fake_body_hook)(void);
 
 static pthread_mutex_t work_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work_there = PTHREAD_COND_INITIALIZER;
-static struct bmi_deferred *work_first, *work_last; /* under work_lock */
+static struct bmi_deferred work_end;                            /* of the list of deferred calls */
+static struct bmi_deferred *work_first = &work_end, *work_last; /* under work_lock */
 static bool work_wake;
 static uint64_t clock_ms;
 static struct bmi_timer *timers;
@@ -285,15 +286,15 @@ void fake_pair_close(void)
 void bmi_method_defer(struct bmi_instance *instance, struct bmi_deferred *deferred)
 {
     (void)instance;
-    if (atomic_exchange(&deferred->pending, true))
-        return;
     pthread_mutex_lock(&work_lock);
-    atomic_store(&deferred->next, NULL);
-    if (work_last != NULL)
-        atomic_store(&work_last->next, deferred);
-    else
-        work_first = deferred;
-    work_last = deferred;
+    if (atomic_load(&deferred->next) == NULL) {
+        atomic_store(&deferred->next, &work_end);
+        if (work_first != &work_end)
+            atomic_store(&work_last->next, deferred);
+        else
+            work_first = deferred;
+        work_last = deferred;
+    }
     pthread_cond_signal(&work_there);
     pthread_mutex_unlock(&work_lock);
 }
@@ -303,15 +304,12 @@ bool fake_drive(unsigned rounds)
     for (;;) {
         pthread_mutex_lock(&work_lock);
         struct bmi_deferred *deferred = work_first;
-        if (deferred != NULL && rounds > 0) {
-            work_first = atomic_load(&deferred->next);
-            if (work_first == NULL)
-                work_last = NULL;
-        }
+        bool any = deferred != &work_end;
+        if (any && rounds > 0)
+            work_first = atomic_exchange(&deferred->next, NULL);
         pthread_mutex_unlock(&work_lock);
-        if (deferred == NULL || rounds == 0)
-            return deferred == NULL;
-        atomic_store(&deferred->pending, false);
+        if (!any || rounds == 0)
+            return !any;
         deferred->run(deferred);
         fake_rounds++;
         rounds--;
@@ -321,7 +319,7 @@ bool fake_drive(unsigned rounds)
 void fake_wait(void)
 {
     pthread_mutex_lock(&work_lock);
-    while (work_first == NULL && !work_wake)
+    while (work_first == &work_end && !work_wake)
         pthread_cond_wait(&work_there, &work_lock);
     work_wake = false;
     pthread_mutex_unlock(&work_lock);
@@ -337,8 +335,7 @@ void fake_wake(void)
 
 void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer, uint64_t delay_ms)
 {
-    (void)instance;
-    bmi_method_timer_clear(timer);
+    bmi_method_timer_clear(instance, timer);
     timer->due_ns = (clock_ms + delay_ms) * 1000000;
     struct bmi_timer **place = &timers;
     while (*place != NULL && (*place)->due_ns <= timer->due_ns)
@@ -350,8 +347,9 @@ void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer
     *place = timer;
 }
 
-void bmi_method_timer_clear(struct bmi_timer *timer)
+void bmi_method_timer_clear(struct bmi_instance *instance, struct bmi_timer *timer)
 {
+    (void)instance;
     if (timer->link_to_me == NULL)
         return;
     *timer->link_to_me = timer->next;
@@ -365,7 +363,7 @@ void fake_advance(uint64_t ms)
     clock_ms += ms;
     while (timers != NULL && timers->due_ns <= clock_ms * 1000000) {
         struct bmi_timer *timer = timers;
-        bmi_method_timer_clear(timer);
+        bmi_method_timer_clear(NULL, timer);
         timer->expired(timer);
         fake_drive(1000);
     }

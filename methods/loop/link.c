@@ -312,7 +312,7 @@ static void link_return(struct loop_link *link, int status)
 static int link_stop(struct loop_link *link, int status)
 {
     struct loop_network *network = link->network;
-    bmi_method_timer_clear(&link->delay);
+    bmi_method_timer_clear(link->base.instance, &link->delay);
     if (link->counted)
         bmi_method_count(link->base.instance, network->table, BMI_COUNT_LINKS, -1);
     pthread_mutex_lock(&link->receive_lock);

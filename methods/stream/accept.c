@@ -54,7 +54,7 @@ void stream_acceptor_resume(struct stream_acceptor *acceptor)
     if (!acceptor->paused)
         return;
     acceptor->paused = false;
-    bmi_method_timer_clear(&acceptor->timer);
+    bmi_method_timer_clear(acceptor->instance, &acceptor->timer);
     for (struct stream_listener *at = acceptor->listeners; at; at = at->next) {
         if (at->watched)
             continue;
@@ -158,7 +158,8 @@ int stream_acceptor_add(struct stream_acceptor *acceptor, int fd)
 
 void stream_acceptor_stop(struct stream_acceptor *acceptor)
 {
-    bmi_method_timer_clear(&acceptor->timer);
+    if (acceptor->paused)
+        bmi_method_timer_clear(acceptor->instance, &acceptor->timer);
     acceptor->paused = false;
     while (acceptor->listeners) {
         struct stream_listener *listener = acceptor->listeners;

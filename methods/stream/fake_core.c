@@ -36,7 +36,8 @@ bool fake_quiet;
 const char *fake_tcp_engine = "";
 
 static int epoll_fd;
-static _Atomic(struct bmi_deferred *) deferred;
+static struct bmi_deferred end; /* of the list of deferred calls */
+static _Atomic(struct bmi_deferred *) deferred = &end;
 static struct bmi_timer *timers;
 static char pending_host[64]; /* of a link that has no owner yet */
 static uint8_t pending_ends[2 * BMI_LINK_END];
@@ -209,8 +210,9 @@ void bmi_method_watch_remove(struct bmi_instance *instance, struct bmi_watch *wa
         abort();
 }
 
-void bmi_method_timer_clear(struct bmi_timer *timer)
+void bmi_method_timer_clear(struct bmi_instance *instance, struct bmi_timer *timer)
 {
+    (void)instance;
     if (!timer->link_to_me)
         return;
     *timer->link_to_me = timer->next;
@@ -221,8 +223,7 @@ void bmi_method_timer_clear(struct bmi_timer *timer)
 
 void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer, uint64_t delay_ms)
 {
-    (void)instance;
-    bmi_method_timer_clear(timer);
+    bmi_method_timer_clear(instance, timer);
     timer->due_ns = ((uint64_t)fake_now_ms() + delay_ms) * 1000000u;
     timer->next = timers;
     timer->link_to_me = &timers;
@@ -234,9 +235,9 @@ void bmi_method_timer_set(struct bmi_instance *instance, struct bmi_timer *timer
 void bmi_method_defer(struct bmi_instance *instance, struct bmi_deferred *node)
 {
     (void)instance;
-    if (atomic_exchange(&node->pending, true))
+    struct bmi_deferred *none = NULL, *first = atomic_load(&deferred);
+    if (!atomic_compare_exchange_strong(&node->next, &none, &end))
         return;
-    struct bmi_deferred *first = atomic_load(&deferred);
     do
         atomic_store(&node->next, first);
     while (!atomic_compare_exchange_weak(&deferred, &first, node));
@@ -340,10 +341,9 @@ void bmi_method_link_ends(struct bmi_link *link, const void *dialler, const void
 
 static void deferred_run(void)
 {
-    struct bmi_deferred *list = atomic_exchange(&deferred, NULL);
-    while (list) {
-        struct bmi_deferred *next = atomic_load(&list->next);
-        atomic_store(&list->pending, false);
+    struct bmi_deferred *list = atomic_exchange(&deferred, &end);
+    while (list != &end) {
+        struct bmi_deferred *next = atomic_exchange(&list->next, NULL);
         list->run(list);
         list = next;
     }
@@ -358,7 +358,7 @@ static void timers_run(void)
             timer = timer->next;
             continue;
         }
-        bmi_method_timer_clear(timer);
+        bmi_method_timer_clear(NULL, timer);
         timer->expired(timer);
         timer = timers; /* the list may have changed */
     }
@@ -370,7 +370,7 @@ void fake_drive(int wait_ms)
     deferred_run();
     if (wait_ms > 0 && fake_method->arm && !fake_method->arm(fake_state))
         wait_ms = 0;
-    if (atomic_load(&deferred))
+    if (atomic_load(&deferred) != &end)
         wait_ms = 0;
     /* One event a pass: a callback may remove any other watch. */
     if (epoll_wait(epoll_fd, &event, 1, wait_ms) == 1) {

@@ -281,7 +281,7 @@ static void link_release_socket(struct stream_link *link)
 {
     struct stream_state *state = stream_state_of(link);
 
-    bmi_method_timer_clear(&link->timer);
+    bmi_method_timer_clear(link->base.instance, &link->timer);
     stream_link_dial_free(link);
     if (link->has_handshake)
         stream_secure_free(link);

@@ -319,7 +319,7 @@ static void refused_ready(struct stream_link *link)
 
 static void complete(struct stream_link *link)
 {
-    bmi_method_timer_clear(&link->timer);
+    bmi_method_timer_clear(link->base.instance, &link->timer);
     stream_secure_free(link);
     if (!link->accepted)
         stream_dialled(link);

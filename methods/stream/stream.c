@@ -50,7 +50,7 @@ void stream_dial_close(struct stream_link *link)
 
 void stream_dial_done(struct stream_link *link)
 {
-    bmi_method_timer_clear(&link->timer);
+    bmi_method_timer_clear(link->base.instance, &link->timer);
     if (stream_bytes_of(link)->start)
         stream_secure_start(link);
     else

@@ -285,7 +285,7 @@ struct stream_state {
     uint8_t *scratch;
 };
 
-_Static_assert(sizeof(struct stream_link) <= 512, "an idle link stays small");
+_Static_assert(sizeof(struct stream_link) <= 392, "an idle link stays small");
 
 #define stream_container(pointer, type, member) \
     ((type *)(void *)((char *)(pointer)-offsetof(type, member)))

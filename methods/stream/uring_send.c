@@ -308,7 +308,7 @@ void stream_uring_sends_stop(struct stream_uring *uring)
 {
     free(uring->sends.slots);
     uring->sends.stopped = true;
-    if (!atomic_load(&uring->sends.submits.pending))
+    if (atomic_load(&uring->sends.submits.next) == NULL)
         free(uring);
 }
 #endif

@@ -14,7 +14,7 @@
 
 #include "../fault/raw_peer.h"
 
-enum { PEERS = 10000, FEWEST = 100, SPARE = 100, PEER_TAG = 5, MEMORY_OF_A_PEER = 1056 };
+enum { PEERS = 10000, FEWEST = 100, SPARE = 100, PEER_TAG = 5, MEMORY_OF_A_PEER = 1024 };
 
 static char listening[BMI_MAX_ADDR_LEN];
 static unsigned peers;

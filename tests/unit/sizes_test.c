@@ -9,7 +9,7 @@
 #include "unit.h"
 
 enum { IDLE_PEER_MOST = 1024, OP_MOST = 320 };
-enum { PEER_MOST = 512, ADDRESS_MOST = 104, TAG_QUEUE_MOST = 144, CONTEXT_MOST = 176 };
+enum { PEER_MOST = 496, ADDRESS_MOST = 80, TAG_QUEUE_MOST = 144, CONTEXT_MOST = 176 };
 
 _Static_assert(sizeof(struct op) <= OP_MOST, "struct op has grown");
 _Static_assert(sizeof(struct peer) <= PEER_MOST, "struct peer has grown");

@@ -25,7 +25,7 @@ static void expired(struct bmi_timer *timer)
 {
     struct one *one = (struct one *)timer;
     one->ran++;
-    CU_ASSERT_TRUE(bmi_method_now_ns(timer->instance) >= one->due_ns);
+    CU_ASSERT_TRUE(bmi_method_now_ns(&bmi__default) >= one->due_ns);
     CU_ASSERT_TRUE(one->due_ns >= last_due_ns);
     last_due_ns = one->due_ns;
 }
@@ -52,7 +52,7 @@ static void order_of_due_times(void)
     for (unsigned i = 0; i < TIMERS; i++)
         set(&all[i], i * 7919 % LATEST_MS);
     for (unsigned i = 0; i < TIMERS; i += 3)
-        bmi_method_timer_clear(&all[i].timer);
+        bmi_method_timer_clear(&bmi__default, &all[i].timer);
     for (unsigned i = 1; i < TIMERS; i += 3)
         set(&all[i], (i * 104729 + 5) % LATEST_MS);
     run_all();
@@ -67,10 +67,10 @@ static void ends_of_the_list(void)
     last_due_ns = 0;
     for (unsigned i = 0; i < 3; i++)
         set(&all[i], i);
-    bmi_method_timer_clear(&all[2].timer);
-    bmi_method_timer_clear(&all[0].timer);
-    bmi_method_timer_clear(&all[1].timer);
-    bmi_method_timer_clear(&all[1].timer);
+    bmi_method_timer_clear(&bmi__default, &all[2].timer);
+    bmi_method_timer_clear(&bmi__default, &all[0].timer);
+    bmi_method_timer_clear(&bmi__default, &all[1].timer);
+    bmi_method_timer_clear(&bmi__default, &all[1].timer);
     CU_ASSERT_EQUAL(bmi__timers_next(&bmi__default), UINT64_MAX);
     set(&all[3], 2);
     set(&all[4], 1);
