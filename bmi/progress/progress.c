@@ -149,20 +149,24 @@ static int events_run(struct bmi_instance *instance, int timeout_ms)
 
 /* ---- passes --------------------------------------------------------------------------------- */
 
+/* Out of line, since its registers would slow down each pass, and many have no work. */
+static __attribute__((noinline)) void work_run(struct bmi_instance *instance)
+{
+    for (int i = 0; i < 16 && !bmi__work_none(instance); i++) {
+        bmi__work_deferred(instance);
+        bmi__work_flush(instance);
+    }
+    if (bmi__is_poller(instance))
+        wake_followers(instance->progress);
+}
+
 /* The work before and after a look at the network. Returns whether there was any. */
 static bool chores(struct bmi_instance *instance)
 {
-    struct bmi__progress *progress = instance->progress;
-    bool all = false;
-    for (int i = 0; i < 16; i++) {
-        bool any = bmi__work_deferred(instance);
-        if (!bmi__work_flush(instance) && !any)
-            break;
-        all = true;
-    }
-    if (bmi__is_poller(instance))
-        wake_followers(progress);
-    return all;
+    bool any = !bmi__work_none(instance);
+    if (any)
+        work_run(instance);
+    return any;
 }
 
 /* The descriptors that are likeliest to have something. Returns how many had. */
@@ -209,9 +213,7 @@ static bool pass(struct bmi_instance *instance)
     if (events == 0 || number % EPOLL_EVERY == 0)
         events += events_run(instance, 0);
     timers_run(instance);
-    if (!bmi__work_none(instance))
-        any = chores(instance) || any;
-    return any || events > 0;
+    return chores(instance) || any || events > 0;
 }
 
 /* A task was submitted that only a hook will run. The manager's lock is held. */
@@ -301,7 +303,8 @@ static void descriptor_arm(struct bmi_instance *instance)
 /* There is no poller: wakes one follower, or the background task, to become it. */
 static void role_offer(struct bmi_instance *instance)
 {
-    if (!bmi__waiters_wake_one(instance) && bmi__background_on(instance))
+    bool offered = bmi__waiters_asleep(instance) > 0 && bmi__waiters_wake_one(instance);
+    if (!offered && bmi__background_on(instance))
         bmi__background_role_free(instance);
 }
 
@@ -454,7 +457,6 @@ static void wait_simulated(struct waiter *waiter, int max_idle_ms)
 void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
 {
     struct bmi_instance *instance = waiter->instance;
-    struct bmi__progress *progress = instance->progress;
     bmi_task_schedule(NULL);
     if (max_idle_ms == 0) {
         bmi__progress_poll(instance);
@@ -474,7 +476,7 @@ void bmi__progress_wait(struct waiter *waiter, int max_idle_ms)
             poll_for(waiter, now, deadline_ns);
             role_leave(instance);
         }
-        hooks_run(progress);
+        hooks_run(instance->progress);
         if (waiter->ready(waiter) || bmi__monotonic_ns() >= deadline_ns)
             return;
         poller = false; /* it left the role for a hook or a fork, and goes on waiting */

@@ -90,24 +90,29 @@ uint64_t bmi__timers_next(struct bmi_instance *instance)
     return atomic_load_explicit(&timers->soonest_ns, memory_order_relaxed);
 }
 
-uint64_t bmi__timers_run(struct bmi_instance *instance)
+/* Out of line, since its registers would slow down each pass, and most have none to run. */
+static __attribute__((noinline)) void due_run(struct bmi__timers *timers, uint64_t now)
 {
-    struct bmi__timers *timers = instance->timers;
-    uint64_t due = bmi__timers_next(instance);
-    uint64_t now = due != UINT64_MAX ? bmi__instance_now_ns(instance) : 0;
-    while (due <= now) {
+    for (;;) {
         pthread_mutex_lock(&timers->lock);
         struct bmi_timer *timer = timers->soonest;
         if (timer == NULL || timer->due_ns > now) {
             pthread_mutex_unlock(&timers->lock);
-            break;
+            return;
         }
         unlink_locked(timers, timer);
         publish_locked(timers);
         pthread_mutex_unlock(&timers->lock);
         timer->expired(timer);
     }
-    return now;
+}
+
+void bmi__timers_run(struct bmi_instance *instance)
+{
+    uint64_t due = bmi__timers_next(instance);
+    uint64_t now = due != UINT64_MAX ? bmi__instance_now_ns(instance) : 0;
+    if (due <= now)
+        due_run(instance->timers, now);
 }
 
 void bmi__timers_forget(struct bmi_instance *instance)

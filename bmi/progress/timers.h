@@ -7,8 +7,8 @@
 
 struct bmi_instance;
 
-/* Runs the timers that are due. Returns the time, or 0 if no timer was set. Poller. */
-uint64_t bmi__timers_run(struct bmi_instance *instance);
+/* Runs the timers that are due. Poller. */
+void bmi__timers_run(struct bmi_instance *instance);
 /* When the next is due (UINT64_MAX: none). */
 uint64_t bmi__timers_next(struct bmi_instance *instance);
 /* Forgets all. */

@@ -393,11 +393,14 @@ uint64_t bmi__context_depth(struct context *context)
     return atomic_load(&context->ready_count);
 }
 
-int bmi__context_take(struct context *context, struct op **ops, int most)
+bool bmi__context_quiet(struct context *context)
+{
+    return !bmi__context_has(context) && !context->signalled;
+}
+
+int bmi__context_take_any(struct context *context, struct op **ops, int most)
 {
     int count = 0;
-    if (!bmi__context_has(context) && !context->signalled)
-        return 0;
     bmi_lock_take(&context->lock);
     while (count < most && (ops[count] = oldest_take_locked(context)) != NULL)
         count++;

@@ -102,8 +102,15 @@ uint64_t bmi__context_depth(struct context *context);
 bool bmi__context_has(struct context *context);
 /* Whether it holds a completion that no waiting thread of the context will take. */
 bool bmi__context_unclaimed(struct context *context);
-/* Takes out up to `most` completed operations, in order. */
-int bmi__context_take(struct context *context, struct op **ops, int most);
+/* Whether nothing waits to be taken out, and its descriptor says so. */
+bool bmi__context_quiet(struct context *context);
+/* Takes out up to `most` completed operations, in order. Call bmi__context_take, which is quick
+ * where there are none. */
+int bmi__context_take_any(struct context *context, struct op **ops, int most);
+static inline int bmi__context_take(struct context *context, struct op **ops, int most)
+{
+    return bmi__context_quiet(context) ? 0 : bmi__context_take_any(context, ops, most);
+}
 /* Takes out this operation if it has completed. */
 bool bmi__context_take_op(struct context *context, struct op *op, bmi_op_id_t id);
 /* The descriptor to poll. Returns it or an errno. */
