@@ -238,12 +238,10 @@ static enum nic_step step_do(struct nic_peer *peer, struct nic_send *send, uint6
 
 static void finish_locked(struct nic_peer *peer, struct nic_send *send, int status)
 {
-    if (status == 0 && send->due_ns != 0) {
+    if (status == 0 && send->due_ns != 0)
         nic__queue_add(&peer->landing, send);
-        return;
-    }
-    nic__busy_drop(peer);
-    nic__send_done(peer->port, send, status);
+    else
+        nic__send_done(peer, send, status);
 }
 
 /* Ends the sends that the peer has answered. peer->lock held. */
@@ -260,17 +258,12 @@ static struct nic_send *next_locked(struct nic_peer *peer, uint64_t now)
     uint64_t limit_ns = peer->port->options.resend_timeout_ms * 1000000ull;
     struct nic_send *send = peer->directed.head, *landed;
     answers_take_locked(peer);
-    while ((landed = peer->landing.head) != NULL && landed->due_ns <= now) {
-        nic__busy_drop(peer);
-        nic__send_done(peer->port, nic__queue_take(&peer->landing), 0);
-    }
+    while ((landed = peer->landing.head) != NULL && landed->due_ns <= now)
+        nic__send_done(peer, nic__queue_take(&peer->landing), 0);
     if (send == NULL || atomic_load(&peer->state) != NIC_UP)
         return NULL;
-    if (peer->faults.dead_link && now - send->since_ns >= limit_ns) {
-        nic__count(&peer->port->counters.timed_out, 1);
-        nic__busy_drop(peer);
-        nic__send_done(peer->port, nic__queue_take(&peer->directed), -ETIMEDOUT);
-    }
+    if (peer->faults.dead_link && now - send->since_ns >= limit_ns)
+        nic__send_timed_out(peer, nic__queue_take(&peer->directed));
     if (peer->faults.dead_link || now < send->retry_ns || now < peer->directed_next_ns)
         return NULL;
     if (send->done == 0 && !send->lost_once && nic__fault_drops(peer)) {
@@ -366,15 +359,11 @@ bool nic__directed_fail_all(struct nic_peer *peer, int status)
     if (!nic__lock_try(&peer->directed_lock))
         return false;
     bmi_lock_take(&peer->lock);
-    while ((send = nic__queue_take(&peer->landing)) != NULL) { /* all was written */
-        nic__busy_drop(peer);
-        nic__send_done(peer->port, send, 0);
-    }
+    while ((send = nic__queue_take(&peer->landing)) != NULL) /* all was written */
+        nic__send_done(peer, send, 0);
     while ((send = nic__queue_take(&peer->answering)) != NULL ||
-           (send = nic__queue_take(&peer->directed)) != NULL) {
-        nic__busy_drop(peer);
-        nic__send_done(peer->port, send, status);
-    }
+           (send = nic__queue_take(&peer->directed)) != NULL)
+        nic__send_done(peer, send, status);
     bmi_lock_give(&peer->lock);
     bmi_lock_give(&peer->directed_lock);
     return true;

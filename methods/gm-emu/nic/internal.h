@@ -412,10 +412,11 @@ void nic__queue_add(struct nic_queue *queue, struct nic_send *send);
 struct nic_send *nic__queue_take(struct nic_queue *queue);
 struct nic_send *nic__token_take(struct nic_port *port);
 void nic__token_return(struct nic_port *port, struct nic_send *send);
-/* Ends a send: the poller will call its callback. peer->lock may be held. */
-void nic__send_done(struct nic_port *port, struct nic_send *send, int status);
+/* Counts a send that is about to be queued. peer->lock held. */
 void nic__busy_add(struct nic_peer *peer);
-void nic__busy_drop(struct nic_peer *peer);
+/* Ends a send, which is off its queue: the poller will call its callback. peer->lock held. */
+void nic__send_done(struct nic_peer *peer, struct nic_send *send, int status);
+void nic__send_timed_out(struct nic_peer *peer, struct nic_send *send);
 /* Goes on with sends that wait or are in flight. Poller. */
 void nic__send_progress(struct nic_peer *peer, uint64_t now);
 /* Resend time-outs; each millisecond or so. Poller. */

@@ -65,15 +65,6 @@ uint32_t nic_num_send_tokens(const struct nic_port *port)
     return atomic_load_explicit(&port->tokens_left, memory_order_relaxed);
 }
 
-void nic__send_done(struct nic_port *port, struct nic_send *send, int status)
-{
-    send->status = status;
-    bmi_lock_take(&port->token_lock);
-    nic__queue_add(&port->completed, send);
-    atomic_fetch_add_explicit(&port->completed_count, 1, memory_order_relaxed);
-    bmi_lock_give(&port->token_lock);
-}
-
 /* peer->lock held. From the first send on the peer reports its position, asleep or not. */
 void nic__busy_add(struct nic_peer *peer)
 {
@@ -81,10 +72,27 @@ void nic__busy_add(struct nic_peer *peer)
         atomic_store_explicit(&peer->mine->wants, 1, memory_order_relaxed);
 }
 
-void nic__busy_drop(struct nic_peer *peer)
+static void busy_drop(struct nic_peer *peer)
 {
     if (atomic_fetch_sub_explicit(&peer->busy, 1, memory_order_relaxed) == 1)
         atomic_store_explicit(&peer->mine->wants, 0, memory_order_relaxed);
+}
+
+void nic__send_done(struct nic_peer *peer, struct nic_send *send, int status)
+{
+    struct nic_port *port = peer->port;
+    busy_drop(peer);
+    send->status = status;
+    bmi_lock_take(&port->token_lock);
+    nic__queue_add(&port->completed, send);
+    atomic_fetch_add_explicit(&port->completed_count, 1, memory_order_relaxed);
+    bmi_lock_give(&port->token_lock);
+}
+
+void nic__send_timed_out(struct nic_peer *peer, struct nic_send *send)
+{
+    nic__count(&peer->port->counters.timed_out, 1);
+    nic__send_done(peer, send, -ETIMEDOUT);
 }
 
 void nic__doorbell(struct nic_peer *peer)
@@ -200,12 +208,10 @@ static bool waiting_progress(struct nic_peer *peer, int priority, uint64_t now)
     while (queue->head != NULL && waiting_put(peer, queue->head, now)) {
         struct nic_send *send = nic__queue_take(queue);
         any = true;
-        if (!send->buffered) {
+        if (send->buffered)
+            nic__send_done(peer, send, 0);
+        else
             nic__queue_add(&peer->flying[priority], send);
-            continue;
-        }
-        nic__busy_drop(peer);
-        nic__send_done(peer->port, send, 0);
     }
     return any;
 }
@@ -326,10 +332,8 @@ static void flying_reap(struct nic_peer *peer, int priority)
         nic__attention(peer->port);
         return;
     }
-    while (queue->head != NULL && queue->head->end <= peer->out[priority].seen) {
-        nic__busy_drop(peer);
-        nic__send_done(peer->port, nic__queue_take(queue), 0);
-    }
+    while (queue->head != NULL && queue->head->end <= peer->out[priority].seen)
+        nic__send_done(peer, nic__queue_take(queue), 0);
 }
 
 void nic__send_progress(struct nic_peer *peer, uint64_t now)
@@ -367,13 +371,6 @@ static struct nic_send *queue_find(struct nic_queue *queue, const void *context)
     return send;
 }
 
-static void timed_out(struct nic_peer *peer, struct nic_send *send)
-{
-    nic__count(&peer->port->counters.timed_out, 1);
-    nic__busy_drop(peer);
-    nic__send_done(peer->port, send, -ETIMEDOUT);
-}
-
 /* The first record of the ring has found no buffer for too long: gives it up, unless the peer takes
  * it just now. Returns whether the connection has to end: its sender does not wait for an answer.
  */
@@ -389,7 +386,7 @@ static bool stall_give_up(struct nic_peer *peer, int priority, uint64_t position
     if (send == NULL)
         return true;
     queue_remove(&peer->flying[priority], send);
-    timed_out(peer, send);
+    nic__send_timed_out(peer, send);
     return false;
 }
 
@@ -420,7 +417,7 @@ static bool waiting_check(struct nic_peer *peer, int priority, uint64_t now, uin
     while (peer->faults.dead_link && queue->head != NULL &&
            now - queue->head->since_ns >= limit_ns) {
         end |= queue->head->buffered;
-        timed_out(peer, nic__queue_take(queue));
+        nic__send_timed_out(peer, nic__queue_take(queue));
     }
     return end;
 }
@@ -511,10 +508,8 @@ void nic__send_fail_all(struct nic_peer *peer, int status)
     for (int i = 0; i < NIC_PRIORITIES; i++) {
         flying_reap(peer, i);
         while ((send = nic__queue_take(&peer->flying[i])) != NULL ||
-               (send = nic__queue_take(&peer->waiting[i])) != NULL) {
-            nic__busy_drop(peer);
-            nic__send_done(peer->port, send, status);
-        }
+               (send = nic__queue_take(&peer->waiting[i])) != NULL)
+            nic__send_done(peer, send, status);
     }
     bmi_lock_give(&peer->lock);
 }
@@ -525,7 +520,7 @@ static bool cancel_from(struct nic_peer *peer, struct nic_queue *queue, const vo
     if (send == NULL)
         return false;
     queue_remove(queue, send);
-    nic__busy_drop(peer);
+    busy_drop(peer);
     nic__token_return(peer->port, send);
     return true;
 }
