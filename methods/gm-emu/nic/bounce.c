@@ -47,9 +47,7 @@ static enum nic_step piece_put(struct nic_peer *peer, struct nic_send *send, uin
     if (most > NIC_BOUNCE_PIECE)
         most = NIC_BOUNCE_PIECE;
     size_t count = nic__source_window(send, window, limit < most ? limit : most, &bytes);
-    uint8_t *place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
-    if (place == NULL && nic__ring_refresh(ring, &peer->theirs->consumed[NIC_LOW_PRIORITY]))
-        place = nic__ring_reserve(ring, sizeof(struct nic_bounce) + bytes);
+    uint8_t *place = nic__out_reserve(peer, NIC_LOW_PRIORITY, sizeof(struct nic_bounce) + bytes);
     send->full_at = ring->seen;
     send->ring_full = place == NULL;
     if (place == NULL)

@@ -379,6 +379,8 @@ struct nic_peer *nic__exposed_locked(struct nic_port *port, uint64_t link,
 int nic__peer_up(struct nic_peer *peer);
 /* Begins to end the peer; the first status counts. Poller. */
 void nic__peer_end(struct nic_peer *peer, int status);
+/* The peer wrote invalid data: makes the poller end it. Any thread. */
+void nic__peer_broken(struct nic_peer *peer);
 /* Whether messages of an ending peer may still be handed out. Poller. */
 bool nic__last_messages(struct nic_peer *peer);
 /* Goes on with the end of a peer. Poller. */
@@ -417,6 +419,9 @@ void nic__busy_add(struct nic_peer *peer);
 /* Ends a send, which is off its queue: the poller will call its callback. peer->lock held. */
 void nic__send_done(struct nic_peer *peer, struct nic_send *send, int status);
 void nic__send_timed_out(struct nic_peer *peer, struct nic_send *send);
+/* Reserves room in a ring that we fill, as nic__ring_reserve; where it seems full, reads first how
+ * much the peer has consumed. peer->lock held. */
+uint8_t *nic__out_reserve(struct nic_peer *peer, int priority, uint64_t length);
 /* Goes on with sends that wait or are in flight. Poller. */
 void nic__send_progress(struct nic_peer *peer, uint64_t now);
 /* Resend time-outs; each millisecond or so. Poller. */

@@ -292,6 +292,12 @@ void nic__peer_end(struct nic_peer *peer, int status)
     nic__attention(peer->port);
 }
 
+void nic__peer_broken(struct nic_peer *peer)
+{
+    atomic_store(&peer->broken, true);
+    nic__attention(peer->port);
+}
+
 bool nic__last_messages(struct nic_peer *peer)
 {
     if (peer->closed_by_us || atomic_load_explicit(&peer->broken, memory_order_relaxed) ||

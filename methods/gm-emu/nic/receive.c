@@ -155,12 +155,6 @@ void nic__hold_finish(struct nic_port *port)
     port->held = NULL;
 }
 
-static void broken(struct nic_peer *peer)
-{
-    atomic_store(&peer->broken, true);
-    nic__attention(peer->port);
-}
-
 /* The first record waits for a buffer. Marks it and notifies the sender, which counts the time. */
 static void stall_mark(struct nic_peer *peer, int priority)
 {
@@ -225,7 +219,7 @@ static enum taken message_take(struct nic_peer *peer, int priority,
     uint64_t end = peer->in[priority].position + nic__record_span(head->length);
     if (head->size < NIC_MIN_SIZE || head->size > NIC_MAX_SIZE ||
         head->length > nic_max_length_for_size(head->size)) {
-        broken(peer);
+        nic__peer_broken(peer);
         return TAKEN_NOTHING;
     }
     if (!has_buffer(peer->port, priority, head->size)) {
@@ -275,7 +269,7 @@ static enum taken record_take(struct nic_peer *peer, int priority, struct nic_ev
         return TAKEN_NOTHING;
     }
     if (bad || head.length > peer->max_length[priority]) {
-        broken(peer);
+        nic__peer_broken(peer);
         return TAKEN_NOTHING;
     }
     if (!is_due(&head, &due_ns)) {
@@ -285,7 +279,7 @@ static enum taken record_take(struct nic_peer *peer, int priority, struct nic_ev
     if (head.kind == NIC_RECORD_MESSAGE)
         return message_take(peer, priority, &head, payload, event);
     if (head.kind != NIC_RECORD_BOUNCE || !nic__bounce_arrived(peer, payload, head.length)) {
-        broken(peer);
+        nic__peer_broken(peer);
         return TAKEN_NOTHING;
     }
     consume(peer, priority, peer->in[priority].position + nic__record_span(head.length));

@@ -157,25 +157,35 @@ static void sent_count(struct nic_peer *peer, uint64_t length)
     atomic_store_explicit(&peer->sent_bytes, bytes + length, memory_order_relaxed);
 }
 
+/* Reads how much of a ring the peer has consumed. False: invalid. peer->lock held. */
+static bool consumed_read(struct nic_peer *peer, int priority)
+{
+    bool good = nic__ring_refresh(&peer->out[priority], &peer->theirs->consumed[priority]);
+    if (!good)
+        nic__peer_broken(peer);
+    return good;
+}
+
+uint8_t *nic__out_reserve(struct nic_peer *peer, int priority, uint64_t length)
+{
+    uint8_t *place = nic__ring_reserve(&peer->out[priority], length);
+    if (place == NULL && consumed_read(peer, priority))
+        place = nic__ring_reserve(&peer->out[priority], length);
+    return place;
+}
+
 /* Writes the message into the ring, if there is room. peer->lock held. */
 static bool message_put(struct nic_peer *peer, const struct message *message)
 {
-    struct nic_ring *ring = &peer->out[message->priority];
-    uint8_t *place = nic__ring_reserve(ring, message->length);
-    if (place == NULL) {
-        if (!nic__ring_refresh(ring, &peer->theirs->consumed[message->priority])) {
-            atomic_store(&peer->broken, true);
-            nic__attention(peer->port);
-        }
-        place = nic__ring_reserve(ring, message->length);
-    }
+    uint8_t *place = nic__out_reserve(peer, (int)message->priority, message->length);
     if (place == NULL)
         return false;
     nic__gather(place, message->iov, message->count);
     uint64_t due_ns = 0, next_ns;
     if (peer->port->timed)
         due_ns = nic__wire_reserve(peer, message->length, nic__now(), &next_ns);
-    nic__ring_publish(ring, message->length, NIC_RECORD_MESSAGE, message->size, due_ns);
+    nic__ring_publish(&peer->out[message->priority], message->length, NIC_RECORD_MESSAGE,
+                      message->size, due_ns);
     sent_count(peer, message->length);
     return true;
 }
@@ -325,13 +335,8 @@ bool nic_send_now(struct nic_peer *peer, const void *head, const void *body, siz
 static void flying_reap(struct nic_peer *peer, int priority)
 {
     struct nic_queue *queue = &peer->flying[priority];
-    if (queue->head == NULL)
+    if (queue->head == NULL || !consumed_read(peer, priority))
         return;
-    if (!nic__ring_refresh(&peer->out[priority], &peer->theirs->consumed[priority])) {
-        atomic_store(&peer->broken, true);
-        nic__attention(peer->port);
-        return;
-    }
     while (queue->head != NULL && queue->head->end <= peer->out[priority].seen)
         nic__send_done(peer, nic__queue_take(queue), 0);
 }
@@ -436,18 +441,14 @@ void nic__send_timeouts(struct nic_peer *peer, uint64_t now)
     bool end = false, bad = false;
     bmi_lock_take(&peer->lock);
     for (int i = 0; i < NIC_PRIORITIES; i++) {
-        bad |= peer->out[i].position != peer->out[i].seen &&
-               !nic__ring_refresh(&peer->out[i], &peer->theirs->consumed[i]);
+        bad |= peer->out[i].position != peer->out[i].seen && !consumed_read(peer, i);
         end |= stall_check(peer, i, now, limit_ns);
         end |= waiting_check(peer, i, now, limit_ns);
     }
     if (all_settled(peer))
         atomic_store_explicit(&peer->unsettled, false, memory_order_relaxed);
     bmi_lock_give(&peer->lock);
-    if (bad) {
-        atomic_store(&peer->broken, true);
-        nic__attention(peer->port);
-    } else if (end) {
+    if (end && !bad) {
         nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) had no buffer for a message in %u ms",
                  peer->pid, peer->port->options.resend_timeout_ms);
         nic__peer_end(peer, -ETIMEDOUT);
