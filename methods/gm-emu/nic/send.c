@@ -26,15 +26,19 @@ void nic__queue_add(struct nic_queue *queue, struct nic_send *send)
     queue->tail = &send->next;
 }
 
+/* Removes the send that `link`, the head or a `next`, points to. */
+static struct nic_send *queue_remove(struct nic_queue *queue, struct nic_send **link)
+{
+    struct nic_send *send = *link;
+    *link = send->next;
+    if (*link == NULL)
+        queue->tail = link;
+    return send;
+}
+
 struct nic_send *nic__queue_take(struct nic_queue *queue)
 {
-    struct nic_send *send = queue->head;
-    if (send != NULL) {
-        queue->head = send->next;
-        if (queue->head == NULL)
-            queue->tail = &queue->head;
-    }
-    return send;
+    return queue->head != NULL ? queue_remove(queue, &queue->head) : NULL;
 }
 
 struct nic_send *nic__token_take(struct nic_port *port)
@@ -354,28 +358,6 @@ void nic__send_progress(struct nic_peer *peer, uint64_t now)
         nic__doorbell(peer);
 }
 
-/* Removes a send from the middle of a queue. */
-static bool queue_remove(struct nic_queue *queue, struct nic_send *send)
-{
-    struct nic_send **link = &queue->head;
-    while (*link != NULL && *link != send)
-        link = &(*link)->next;
-    if (*link == NULL)
-        return false;
-    *link = send->next;
-    if (*link == NULL)
-        queue->tail = link;
-    return true;
-}
-
-static struct nic_send *queue_find(struct nic_queue *queue, const void *context)
-{
-    struct nic_send *send = queue->head;
-    while (send != NULL && send->context != context)
-        send = send->next;
-    return send;
-}
-
 /* The first record of the ring has found no buffer for too long: gives it up, unless the peer takes
  * it just now. Returns whether the connection has to end: its sender does not wait for an answer.
  */
@@ -385,13 +367,12 @@ static bool stall_give_up(struct nic_peer *peer, int priority, uint64_t position
     if (!atomic_compare_exchange_strong(&peer->theirs->stall[priority], &stalled,
                                         position | NIC_GIVEN_UP))
         return false;
-    struct nic_send *send = peer->flying[priority].head;
-    while (send != NULL && send->begin != position)
-        send = send->next;
-    if (send == NULL)
+    struct nic_send **link = &peer->flying[priority].head;
+    while (*link != NULL && (*link)->begin != position)
+        link = &(*link)->next;
+    if (*link == NULL)
         return true;
-    queue_remove(&peer->flying[priority], send);
-    nic__send_timed_out(peer, send);
+    nic__send_timed_out(peer, queue_remove(&peer->flying[priority], link));
     return false;
 }
 
@@ -517,12 +498,13 @@ void nic__send_fail_all(struct nic_peer *peer, int status)
 
 static bool cancel_from(struct nic_peer *peer, struct nic_queue *queue, const void *context)
 {
-    struct nic_send *send = queue_find(queue, context);
-    if (send == NULL)
+    struct nic_send **link = &queue->head;
+    while (*link != NULL && (*link)->context != context)
+        link = &(*link)->next;
+    if (*link == NULL)
         return false;
-    queue_remove(queue, send);
     busy_drop(peer);
-    nic__token_return(peer->port, send);
+    nic__token_return(peer->port, queue_remove(queue, link));
     return true;
 }
 
