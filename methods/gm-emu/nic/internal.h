@@ -480,7 +480,6 @@ bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns);
 void nic__hot_add(struct nic_peer *peer);
 /* Reports our position to the peer, if it does not know it. */
 void nic__told(struct nic_peer *peer, int priority);
-bool nic__rings_empty(struct nic_peer *peer);
 void nic__hold_finish(struct nic_port *port);
 void nic__buffers_init(struct nic_port *port);
 static inline bool nic__lock_try(struct bmi_lock *lock)

@@ -301,18 +301,20 @@ void nic__peer_broken(struct nic_peer *peer)
 bool nic__last_messages(struct nic_peer *peer)
 {
     if (peer->closed_by_us || atomic_load_explicit(&peer->broken, memory_order_relaxed) ||
-        peer->status == -EPROTO || !peer->in_table || nic__rings_empty(peer))
+        peer->status == -EPROTO || !peer->in_table)
         return false;
-    bool all_stalled = true;
+    bool any = false, all_stalled = true;
     for (int i = 0; i < NIC_PRIORITIES; i++) {
         struct nic_record_head head;
         const uint8_t *payload;
         bool bad = false;
-        if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !peer->stalled[i])
-            all_stalled = false;
+        if (!nic__ring_head(&peer->in[i], &head, &payload, &bad))
+            continue;
+        any |= !bad;
+        all_stalled &= peer->stalled[i];
     }
     /* A killed peer does not send again; one that closed in good order left its messages here. */
-    return !all_stalled || (peer->said_bye && nic__now() < peer->stall_until_ns);
+    return any && (!all_stalled || (peer->said_bye && nic__now() < peer->stall_until_ns));
 }
 
 /* Hangs up. Until the peer is freed its own end is still watched for: it may be writing to our

@@ -316,18 +316,6 @@ bool nic__peer_poll(struct nic_peer *peer, struct nic_event *event)
     return false;
 }
 
-bool nic__rings_empty(struct nic_peer *peer)
-{
-    for (int i = 0; i < NIC_PRIORITIES; i++) {
-        struct nic_record_head head;
-        const uint8_t *payload;
-        bool bad = false;
-        if (nic__ring_head(&peer->in[i], &head, &payload, &bad) && !bad)
-            return false;
-    }
-    return true;
-}
-
 bool nic__peer_ready(struct nic_peer *peer, uint64_t now, uint64_t *due_ns)
 {
     for (int i = 0; i < NIC_PRIORITIES; i++) {
