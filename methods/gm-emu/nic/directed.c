@@ -314,17 +314,15 @@ bool nic__directed_runnable(struct nic_peer *peer, uint64_t now)
     struct nic_send *answering = peer->answering.head;
     runnable = (landing != NULL && landing->due_ns <= now) ||
                (answering != NULL && nic__answered(peer, answering, &status));
-    if (send == NULL || atomic_load(&peer->state) != NIC_UP ||
-        bmi_lock_held(&peer->directed_lock)) { /* the thread that holds it wakes us */
-        runnable = runnable || false;
-    } else if (peer->faults.dead_link) {
-        runnable =
-            runnable || now - send->since_ns >= peer->port->options.resend_timeout_ms * 1000000ull;
-    } else if (now >= send->retry_ns && now >= peer->directed_next_ns) {
+    bool ours = send != NULL && atomic_load(&peer->state) == NIC_UP &&
+                !bmi_lock_held(&peer->directed_lock); /* the thread that holds it wakes us */
+    if (ours && peer->faults.dead_link) {
+        runnable |= now - send->since_ns >= peer->port->options.resend_timeout_ms * 1000000ull;
+    } else if (ours && now >= send->retry_ns && now >= peer->directed_next_ns) {
         bool blocked = send->ring_full &&
                        (nic__answers_full_locked(peer) ||
                         atomic_load(&peer->theirs->consumed[NIC_LOW_PRIORITY]) == send->full_at);
-        runnable = runnable || !blocked;
+        runnable |= !blocked;
     }
     bmi_lock_give(&peer->lock);
     return runnable;

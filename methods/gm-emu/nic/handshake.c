@@ -382,22 +382,15 @@ static int arena_handle(struct nic_peer *peer, struct received *received)
     return 0;
 }
 
-static const char *version_text(const struct nic_handshake *handshake, char text[32])
-{
-    snprintf(text, 32, "version %u", handshake->version);
-    return text;
-}
-
 /* One message, whose length and first fields are checked here. */
 static int handshake_handle(struct nic_peer *peer, struct received *received, ssize_t length)
 {
     const struct nic_handshake *handshake = &received->handshake;
-    char text[32];
     if (length < (ssize_t)offsetof(struct nic_handshake, index) || handshake->magic != NIC_MAGIC)
         return -EPROTO;
     if (handshake->version != NIC_VERSION) {
-        nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) speaks %s of the NIC, we %d", peer->pid,
-                 version_text(handshake, text), NIC_VERSION);
+        nic__log(peer->port, NIC_LOG_WARN, "peer (pid %d) speaks version %u of the NIC, we %d",
+                 peer->pid, handshake->version, NIC_VERSION);
         return -EPROTONOSUPPORT;
     }
     if (length != (ssize_t)sizeof(*handshake))

@@ -421,11 +421,9 @@ static void peer_look(struct nic_peer *peer, uint64_t now)
     int state = atomic_load(&peer->state);
     if (state == NIC_DOWN)
         return;
-    if (atomic_load_explicit(&peer->close_asked, memory_order_relaxed) && state < NIC_ENDING) {
+    if (atomic_load_explicit(&peer->close_asked, memory_order_relaxed)) {
         peer->closed_by_us = true;
-        nic__peer_end(peer, 0);
-    } else if (atomic_load_explicit(&peer->close_asked, memory_order_relaxed)) {
-        peer->closed_by_us = true;
+        nic__peer_end(peer, 0); /* unless it is ending already */
     } else if (atomic_load_explicit(&peer->broken, memory_order_relaxed) && state >= NIC_UP) {
         rubbish_seen(peer);
     }

@@ -477,13 +477,11 @@ bool nic_pending(const struct nic_port *port)
 static void callbacks_call(struct nic_port *port)
 {
     bmi_lock_take(&port->token_lock);
-    struct nic_queue done = port->completed;
-    if (done.head == NULL)
-        done.tail = &done.head;
+    struct nic_send *done = port->completed.head;
     nic__queue_init(&port->completed);
     atomic_store_explicit(&port->completed_count, 0, memory_order_relaxed);
     bmi_lock_give(&port->token_lock);
-    for (struct nic_send *send = done.head, *next; send != NULL; send = next) {
+    for (struct nic_send *send = done, *next; send != NULL; send = next) {
         next = send->next;
         nic_callback *callback = send->callback;
         void *context = send->context;
