@@ -78,13 +78,10 @@ static int receive_start(struct gm_state *state, uint32_t tokens)
 
 static void port_ready(struct bmi_watch *watch, uint32_t events);
 
-static int faults_set(struct gm_state *state)
+static void faults_set(struct gm_state *state)
 {
-    struct nic_faults faults = {.drop_every =
-                                    (uint32_t)bmi_method_setting(state->instance, "gm_drop_every")};
-    if (faults.drop_every != 0)
-        nic_set_faults(state->port, NULL, &faults);
-    return 0;
+    int64_t every = bmi_method_setting(state->instance, "gm_drop_every");
+    nic_set_faults(state->port, NULL, &(struct nic_faults){.drop_every = (uint32_t)every});
 }
 
 /* How many of the directed sends one link may have: where there are few, a quarter of them. */
@@ -258,12 +255,11 @@ static void message_handle(struct gm_state *state, struct nic_event *event)
 
 static void down_handle(struct nic_event *event)
 {
-    struct nic_peer *peer = event->peer;
-    struct gm_link *link = nic_peer_context(peer);
+    struct gm_link *link = nic_peer_context(event->peer);
     if (link != NULL)
-        gm_link_end(link, peer, event->status, GM_LATER);
+        gm_link_end(link, event->peer, event->status, GM_LATER);
     else
-        nic_peer_release(peer);
+        nic_peer_release(event->peer);
 }
 
 static void event_handle(struct gm_state *state, struct nic_event *event)

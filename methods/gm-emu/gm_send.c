@@ -169,23 +169,16 @@ bool gm_send_now(struct bmi_link *base, const uint8_t header[BMI_FRAME_SHORT], c
 
 /* ---- withdrawing ---------------------------------------------------------------------------- */
 
-/* Takes the pending message back from the NIC. false: too late. */
-static bool pending_cancel_locked(struct gm_link *link)
-{
-    if (!nic_cancel_send(link->peer, link))
-        return false;
-    link->pending = false;
-    return true;
-}
-
 bool gm_withdraw(struct bmi_link *base, struct bmi_frame *frame, struct bmi_frame *replacement)
 {
     struct gm_link *link = gm_link_of(base);
     bool pending;
     gm_lock(&link->send_lock);
     bool found = bmi_frame_queue_has(&link->queue, frame, link->pending_last, &pending);
-    if (found && pending && link->pending)
-        found = link->phase == GM_UP && pending_cancel_locked(link);
+    if (found && pending && link->pending) {
+        found = link->phase == GM_UP && nic_cancel_send(link->peer, link); /* false: too late */
+        link->pending = !found;
+    }
     found = found && bmi_frame_queue_withdraw(&link->queue, frame, replacement);
     gm_unlock(&link->send_lock);
     gm_link_kick(link); /* to send the frames behind it, or to end */
