@@ -161,8 +161,8 @@ static void gm_stop(void *argument)
 {
     struct gm_state *state = argument;
     gm_starved_drop(state);
-    while (state->links != NULL) {
-        struct gm_link *link = state->links;
+    while (state->links.next != NULL) {
+        struct gm_link *link = cds_hlist_entry(state->links.next, struct gm_link, listed);
         gm_close(&link->base, false);
         gm_link_end(link, NULL, 0, GM_WAIT);
     }

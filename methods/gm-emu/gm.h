@@ -24,6 +24,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <urcu/hlist.h>
 
 #include "bmi/lock.h"
 #include "bmi/method.h"
@@ -64,10 +65,10 @@ struct gm_exposed;
 struct gm_link {
     struct bmi_link base;
     struct nic_peer *peer;
-    struct gm_link *list_next, **list_to_me; /* state's lock */
-    struct gm_link *starved_next[GM_WANTS];  /* state's lock */
-    bool starved[GM_WANTS];                  /* state's lock */
-    struct bmi_deferred deferred;            /* runs gm_link_step; holds a reference */
+    struct cds_hlist_node listed;           /* state's lock */
+    struct gm_link *starved_next[GM_WANTS]; /* state's lock */
+    bool starved[GM_WANTS];                 /* state's lock */
+    struct bmi_deferred deferred;           /* runs gm_link_step; holds a reference */
     atomic_bool kicked;
     atomic_bool deaf; /* the core takes no more frames from this link */
 
@@ -81,7 +82,7 @@ struct gm_link {
     size_t pending_bytes;           /* bytes of the queue that are in the pending message */
     struct gm_put *puts;            /* puts that were begun */
     struct bmi_transfer *waiting, *waiting_last; /* transfers not begun yet, in order */
-    struct gm_exposed *exposed;                  /* memory that the peer may write to */
+    struct cds_hlist_head exposed;               /* memory that the peer may write to */
     uint32_t message_max;                        /* longest message */
     unsigned puts_out;                           /* directed sends in the NIC */
     bool pending;  /* a message waits in the NIC, which could not copy it at once */
@@ -121,7 +122,7 @@ struct gm_state {
     atomic_int number;        /* the first one listened on, 0: none */
 
     struct bmi_lock lock;
-    struct gm_link *links;                                       /* lock */
+    struct cds_hlist_head links;                                 /* lock */
     struct gm_link *starved[GM_WANTS], **starved_tail[GM_WANTS]; /* lock: wait for something */
     struct gm_put *put_free;                                     /* lock: for the next ones */
     unsigned put_free_count;                                     /* lock */

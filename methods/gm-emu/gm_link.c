@@ -43,24 +43,19 @@ static struct gm_link *link_new(struct gm_state *state)
     link->deferred.run = link_deferred;
     link->puts_tail = &link->puts;
     gm_lock(&state->lock);
-    link->list_next = state->links;
-    link->list_to_me = &state->links;
-    if (state->links != NULL)
-        state->links->list_to_me = &link->list_next;
-    state->links = link;
+    cds_hlist_add_head(&link->listed, &state->links);
     gm_unlock(&state->lock);
     return link;
 }
 
-/* Removes the link from the method's lists. */
+/* Removes the link from the method's list, and drops the method's reference. */
 static void link_remove(struct gm_link *link)
 {
     struct gm_state *state = gm_state_of(link);
     gm_lock(&state->lock);
-    *link->list_to_me = link->list_next;
-    if (link->list_next != NULL)
-        link->list_next->list_to_me = link->list_to_me;
+    cds_hlist_del(&link->listed);
     gm_unlock(&state->lock);
+    bmi_link_unref(&link->base);
 }
 
 /* ---- coming --------------------------------------------------------------------------------- */
@@ -81,7 +76,6 @@ int gm_connect(void *argument, const char *canonical, void *owner, struct bmi_li
     gm_unlock(&link->send_lock);
     if (status != 0) {
         link_remove(link);
-        bmi_link_unref(&link->base);
         return status;
     }
     *out = &link->base;
@@ -134,7 +128,6 @@ void gm_link_accepted(struct gm_state *state, struct nic_peer *peer)
     link->phase = GM_DOWN;
     gm_unlock(&link->send_lock);
     link_remove(link);
-    bmi_link_unref(&link->base);
 }
 
 /* ---- going ---------------------------------------------------------------------------------- */
@@ -258,7 +251,6 @@ static void end_finish(struct gm_link *link)
     give_back(link, returned); /* frames of a thread that sent before the core could notify it of
                                 * the end */
     link_remove(link);
-    bmi_link_unref(&link->base);
     if (peer != NULL)
         nic_peer_release(peer);
 }

@@ -178,8 +178,9 @@ struct piece {
 
 /* Memory of one operation. On its link's list, under send_lock, until it is ended. */
 struct gm_exposed {
-    struct gm_exposed *next, **to_me; /* to_me NULL: ended with its link */
-    uint64_t since_ms;                /* the peer is waited for; 0: it is not */
+    struct cds_hlist_node listed;
+    bool ended;        /* with its link, perhaps */
+    uint64_t since_ms; /* the peer is waited for; 0: it is not */
     size_t count;
     struct piece list[];
 };
@@ -266,10 +267,8 @@ static bool exposed_end_locked(struct gm_link *link, struct gm_exposed *exposed,
             ended = false;
     if (!ended)
         return false;
-    *exposed->to_me = exposed->next;
-    if (exposed->next != NULL)
-        exposed->next->to_me = exposed->to_me;
-    exposed->to_me = NULL;
+    cds_hlist_del(&exposed->listed);
+    exposed->ended = true;
     return true;
 }
 
@@ -290,18 +289,11 @@ static int exposed_begin_locked(struct gm_link *link, struct gm_exposed *exposed
 {
     int status = link->phase == GM_UP ? 0 : -ENOTCONN;
     uint64_t until_ms = 0;
-    exposed->next = link->exposed;
-    exposed->to_me = &link->exposed;
-    if (exposed->next != NULL)
-        exposed->next->to_me = &exposed->next;
-    link->exposed = exposed;
-    for (exposed->count = 0; exposed->count < count && status == 0;) {
-        size_t i = exposed->count;
+    cds_hlist_add_head(&exposed->listed, &link->exposed);
+    for (size_t i = 0; i < count && status == 0; i++) {
         status = piece_begin(link, &iov[i], &exposed->list[i]);
-        if (status != 0)
-            break;
         regions[i] = (struct bmi_region){.length = iov[i].iov_len, .key = exposed->list[i].key};
-        exposed->count++;
+        exposed->count += status == 0;
     }
     if (status != 0)
         exposed_end_locked(link, exposed, GM_BRIEFLY, &until_ms);
@@ -320,7 +312,7 @@ int gm_expose(struct bmi_link *base, const struct bmi_segments *memory, struct b
     struct gm_exposed *exposed = malloc(sizeof *exposed + segments * sizeof *exposed->list);
     if (exposed == NULL)
         return -ENOMEM;
-    exposed->since_ms = 0;
+    *exposed = (struct gm_exposed){0};
     gm_lock(&link->send_lock);
     int status = exposed_begin_locked(link, exposed, iov, segments, regions);
     gm_unlock(&link->send_lock);
@@ -339,7 +331,7 @@ bool gm_release(struct bmi_link *base, void *handle, bool wait)
     struct gm_exposed *exposed = handle;
     uint64_t until_ms = 0;
     gm_lock(&link->send_lock);
-    bool ended = exposed->to_me == NULL ||
+    bool ended = exposed->ended ||
                  exposed_end_locked(link, exposed, wait ? GM_BRIEFLY : GM_LATER, &until_ms);
     if (!ended)
         stopped_locked(link, exposed);
@@ -353,11 +345,10 @@ bool gm_exposures_end(struct gm_link *link, enum gm_patience patience)
 {
     uint64_t once_ms = 0, *until_ms = patience == GM_WAIT ? &gm_state_of(link)->stop_ms : &once_ms;
     gm_lock(&link->send_lock);
-    for (struct gm_exposed *at = link->exposed, *next; at != NULL; at = next) {
-        next = at->next;
+    struct gm_exposed *at, *next;
+    cds_hlist_for_each_entry_safe_2(at, next, &link->exposed, listed)
         exposed_end_locked(link, at, link->given_up ? GM_GIVE_UP : patience, until_ms);
-    }
-    bool ended = link->exposed == NULL;
+    bool ended = link->exposed.next == NULL;
     gm_unlock(&link->send_lock);
     return ended;
 }
