@@ -15,8 +15,6 @@
  */
 #include <openssl/rand.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "ib.h"
 
@@ -199,12 +197,6 @@ struct ib_allocation {
 static struct bmi_lock allocations_lock;
 static struct ib_allocation *allocations; /* allocations_lock */
 
-static size_t whole_pages(bmi_size_t size)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return ((size_t)size + page - 1) / page * page;
-}
-
 static int memory_allocate(struct ib_state *state, struct bmi_method_memory *memory)
 {
     if (!state || !atomic_load(&state->registers) || memory->size <= 0)
@@ -213,24 +205,26 @@ static int memory_allocate(struct ib_state *state, struct bmi_method_memory *mem
     if (!one)
         return -ENOMEM;
     one->state = state;
-    one->size = whole_pages(memory->size);
+    one->size = (size_t)memory->size;
     one->buffer = mmap(NULL, one->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    int status = one->buffer == MAP_FAILED ? -ENOMEM : 0;
-    if (status == 0) {
-        status = bmi_method_cache_get(state->cache, one->buffer, one->size, &one->registration);
-        if (status)
-            munmap(one->buffer, one->size);
-    }
-    if (status) {
-        free(one);
-        return status;
-    }
+    int status = -ENOMEM;
+    if (one->buffer == MAP_FAILED)
+        goto undo_one;
+    status = bmi_method_cache_get(state->cache, one->buffer, one->size, &one->registration);
+    if (status)
+        goto undo_buffer;
     ib_lock(&allocations_lock);
     one->next = allocations;
     allocations = one;
     ib_unlock(&allocations_lock);
     memory->buffer = one->buffer;
     return 0;
+
+undo_buffer:
+    munmap(one->buffer, one->size);
+undo_one:
+    free(one);
+    return status;
 }
 
 static int memory_free(const struct bmi_method_memory *memory)
