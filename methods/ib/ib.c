@@ -13,27 +13,22 @@ enum { EAGER_MAX = 16384, UNEXPECTED_MAX = 65536, FRAME_MAX = 262144 };
 
 _Static_assert(sizeof(struct ib_link) <= 512, "an idle link stays small");
 
-static const char *const rdma_providers[] = {"verbs;ofi_rxm", "efa", "psm3", "psm2", NULL};
-static const char *const tcp_providers[] = {"tcp;ofi_rxm", "tcp", NULL};
-static const char *const shm_providers[] = {"shm", NULL};
-static const char *const verbs_providers[] = {"verbs;ofi_rxm", NULL};
-
 static struct ib_kind kind_ib = {
     .scheme = "ib",
-    .providers = rdma_providers,
+    .providers = {"verbs;ofi_rxm", "efa", "psm3", "psm2"},
     .advice =
         "Is the device up (ibv_devinfo), its port active, its network interface given an address? "
         "Without RDMA hardware, use tcp://"};
 static struct ib_kind kind_tcp = {.scheme = "ofi+tcp",
-                                  .providers = tcp_providers,
+                                  .providers = {"tcp;ofi_rxm", "tcp"},
                                   .advice =
                                       "Is FI_PROVIDER set to others, or no network interface up?"};
 static struct ib_kind kind_shm = {.scheme = "ofi+shm",
-                                  .providers = shm_providers,
+                                  .providers = {"shm"},
                                   .advice = "Is FI_PROVIDER set to others, or /dev/shm missing?"};
 static struct ib_kind kind_verbs = {
     .scheme = "ofi+verbs",
-    .providers = verbs_providers,
+    .providers = {"verbs;ofi_rxm"},
     .advice =
         "Is the device up (ibv_devinfo), its port active, its network interface given an address?"};
 
@@ -147,11 +142,14 @@ static void ib_stop(void *argument)
     bmi_method_defer(state->instance, &state->gone);
 }
 
-static int ib_option(struct bmi_instance *instance, void *argument, struct bmi_link *link,
+_Static_assert(sizeof(((struct bmi_method_choice *)0)->provider) == IB_PROVIDER_BYTES,
+               "a provider's name has one size");
+
+static int ib_option(const struct ib_kind *kind, struct ib_state *state, struct bmi_link *link,
                      int option, void *value, bool set)
 {
-    struct ib_state *state = argument;
-    (void)instance;
+    if (option == BMI_METHOD_CHOICE && !set)
+        return ib_provider_choose(kind, value);
     if (option == BMI_METHOD_MEMORY)
         return ib_memory_option(state, value, set);
     if (option == BMI_TCP_GET_PORT && !set && value) {
@@ -166,17 +164,6 @@ static int ib_option(struct bmi_instance *instance, void *argument, struct bmi_l
     return option == BMI_TCP_GET_PORT || option == BMI_TCP_CLOSE_SOCKET ? -EINVAL : -ENOSYS;
 }
 
-_Static_assert(sizeof(((struct bmi_method_choice *)0)->provider) == IB_PROVIDER_BYTES,
-               "a provider's name has one size");
-
-static int ib_option_of(const struct ib_kind *kind, struct bmi_instance *instance, void *state,
-                        struct bmi_link *link, int option, void *value, bool set)
-{
-    if (option == BMI_METHOD_CHOICE && !set)
-        return ib_provider_choose(kind, value);
-    return ib_option(instance, state, link, option, value, set);
-}
-
 #define IB_TABLE(symbol, title, scheme_, text, kind_)                                             \
     extern struct bmi_method symbol;                                                              \
     static int start_##symbol(struct bmi_instance *instance, void **out)                          \
@@ -186,7 +173,8 @@ static int ib_option_of(const struct ib_kind *kind, struct bmi_instance *instanc
     static int option_##symbol(struct bmi_instance *instance, void *state, struct bmi_link *link, \
                                int option, void *value, bool set)                                 \
     {                                                                                             \
-        return ib_option_of(&kind_, instance, state, link, option, value, set);                   \
+        (void)instance;                                                                           \
+        return ib_option(&kind_, state, link, option, value, set);                                \
     }                                                                                             \
     struct bmi_method symbol = {.name = title,                                                    \
                                 .schemes = scheme_,                                               \

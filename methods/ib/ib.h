@@ -143,9 +143,9 @@ struct ib_slots {
 /* A scheme, and the providers that it may use, best first. */
 struct ib_kind {
     const char *scheme;
-    const char *const *providers;
-    const char *advice; /* what to do when there is none */
-    unsigned running;   /* instances; under ib.c's limits_lock */
+    const char *providers[5]; /* ends with NULL */
+    const char *advice;       /* what to do when there is none */
+    unsigned running;         /* instances; under ib.c's limits_lock */
 };
 
 /* The name of another process's endpoint in the address vector. Poller. */
