@@ -93,11 +93,9 @@ static void info_apply(struct bmi_instance *instance, struct ib_fabric *fabric)
 {
     const struct fi_info *info = fabric->info;
     int mode = info->domain_attr->mr_mode;
-    fabric->local_memory = (mode & FI_MR_LOCAL) != 0;
+    fabric->local_memory = (mode & FI_MR_LOCAL) || bmi_method_setting(instance, "ofi_register_all");
     fabric->virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
     fabric->provider_keys = (mode & FI_MR_PROV_KEY) != 0;
-    if (bmi_method_setting(instance, "ofi_register_all"))
-        fabric->local_memory = true;
     fabric->real_registration = fabric->local_memory || fabric->provider_keys;
     fabric->shared = info->addr_format == FI_ADDR_STR; /* shm */
     fabric->many = strncmp(info->fabric_attr->prov_name, "tcp", 3) == 0;
@@ -133,10 +131,14 @@ static int queue_open(struct ib_state *state, struct ib_fabric *fabric)
     return status ? ib_queues_failed(state, "open a completion queue", status) : 0;
 }
 
-static int objects_open(struct ib_state *state, struct ib_fabric *fabric)
+static int objects_open(struct ib_state *state, struct ib_fabric *fabric, const char *host)
 {
     struct fi_av_attr table = {.type = FI_AV_TABLE};
-    int status = ib_library.fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
+    int status = ib_provider_info(state, host, &fabric->info);
+    if (status)
+        return ib_step_failed(state, "find a device", status);
+    info_apply(state->instance, fabric);
+    status = ib_library.fabric(fabric->info->fabric_attr, &fabric->fabric, NULL);
     if (status)
         return ib_step_failed(state, "open its fabric", status);
     status = fi_domain(fabric->fabric, fabric->info, &fabric->domain, NULL);
@@ -237,15 +239,6 @@ static void opened_log(const struct ib_state *state, const struct ib_fabric *fab
         locks_warn(state);
 }
 
-static int fabric_make(struct ib_state *state, struct ib_fabric *fabric, const char *host)
-{
-    int status = ib_provider_info(state, host, &fabric->info);
-    if (status)
-        return ib_step_failed(state, "find a device", status);
-    info_apply(state->instance, fabric);
-    return objects_open(state, fabric);
-}
-
 int ib_fabric_open(struct ib_state *state, const char *host)
 {
     if (state->fabric)
@@ -257,7 +250,7 @@ int ib_fabric_open(struct ib_state *state, const char *host)
     ib_signals_save(signals); /* the program keeps its own */
     int status = ib_memory_start(state);
     if (status == 0)
-        status = fabric_make(state, fabric, host);
+        status = objects_open(state, fabric, host);
     ib_signals_restore(signals);
     if (status)
         goto undo_fabric;

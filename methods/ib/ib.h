@@ -546,7 +546,7 @@ int ib_memory_option(struct ib_state *state, struct bmi_method_memory *memory, b
 
 /* transfer.c */
 void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer);
-/* Posts waiting pieces of transfers. send_lock. */
+/* Posts waiting pieces of transfers, if the link may send. send_lock. */
 void ib_transfers_post_locked(struct ib_link *link);
 /* Whether this process may read the memory of others of its user. */
 bool ib_reads_allowed(struct bmi_instance *instance);

@@ -201,8 +201,7 @@ void ib_flush(struct bmi_link *base)
     bool any = false;
 
     ib_lock(&link->send_lock);
-    if (ib_may_send_locked(link))
-        ib_transfers_post_locked(link);
+    ib_transfers_post_locked(link);
     while (status == 0 && message_is_due_locked(link)) {
         status = message_send_locked(link, &done_end);
         any |= status == 0;

@@ -213,7 +213,9 @@ void ib_transfers_post_locked(struct ib_link *link)
 {
     struct bmi_transfer *at = link->transfers;
     ib_assert_locked(&link->send_lock);
-    if (at && ib_state_of(link)->reads)
+    if (!at || !ib_may_send_locked(link))
+        return;
+    if (ib_state_of(link)->reads)
         ib_link_kick(link);
     else
         while (at && transfer_post_locked(link, at))
@@ -231,8 +233,7 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
     else
         link->transfers = transfer;
     link->transfers_last = transfer;
-    if (ib_may_send_locked(link))
-        ib_transfers_post_locked(link);
+    ib_transfers_post_locked(link);
     ib_unlock(&link->send_lock);
 }
 
@@ -252,8 +253,7 @@ static bool piece_end(struct ib_link *link, struct ib_piece *piece, int status)
     link->pieces--;
     atomic_fetch_sub(&ib_state_of(link)->fabric->piece_count, 1);
     bool over = is_over_locked(piece->transfer);
-    if (ib_may_send_locked(link))
-        ib_transfers_post_locked(link);
+    ib_transfers_post_locked(link);
     ib_unlock(&link->send_lock);
     return over;
 }
@@ -279,12 +279,11 @@ void ib_piece_done(struct ib_state *state, struct ib_link *link, struct ib_opera
 /* Reads the next part of a get, one copy by this processor. Returns 0 or an errno. */
 static int part_read(const struct ib_link *link, struct bmi_transfer *transfer)
 {
-    enum { PART_BYTES = 1 << 20 };
     struct fi_rma_iov regions[IB_IOVECS];
     struct iovec local[IB_REGIONS], remote[IB_IOVECS];
     struct place *place = &advance_of(transfer)->remote, ahead = *place;
     size_t bytes = 0;
-    size_t remotes = remote_take(transfer, &ahead, PART_BYTES, regions, IB_IOVECS, &bytes);
+    size_t remotes = remote_take(transfer, &ahead, IB_PIECE_BYTES, regions, IB_IOVECS, &bytes);
     for (size_t i = 0; i < remotes; i++)
         remote[i] = (struct iovec){.iov_base = (void *)(uintptr_t)regions[i].addr,
                                    .iov_len = regions[i].len};
