@@ -93,21 +93,20 @@ static int body_finish(struct ib_link *link)
     return retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
 }
 
-/* Takes bytes of the present body. Returns 0 or the errno that ends the link. */
-static int body_take(struct ib_link *link, const uint8_t **at, size_t *left)
+/* These three take the present body, a small message, or a header. They return how many bytes they
+ * took, or the errno that ends the link. */
+static int body_take(struct ib_link *link, const uint8_t *at, size_t left)
 {
-    size_t taken = link->body_left < *left ? (size_t)link->body_left : *left;
-    size_t copied = bmi_segments_scatter(&link->sink.body, *at, taken);
+    size_t taken = link->body_left < left ? (size_t)link->body_left : left;
+    size_t copied = bmi_segments_scatter(&link->sink.body, at, taken);
     if (!link->base.arriving) /* the program's memory, not the core's own */
         ib_count(ib_state_of(link), BMI_COUNT_COPIED_BYTES, (int64_t)copied);
-    *at += taken;
-    *left -= taken;
     link->body_left -= taken;
-    return link->body_left == 0 ? body_finish(link) : 0;
+    int status = link->body_left == 0 ? body_finish(link) : 0;
+    return status < 0 ? status : (int)taken;
 }
 
-/* Returns the bytes of a small message that is whole in the buffer, 0 if there is none, or the
- * errno. */
+/* 0: there is none. */
 static int whole_take(struct ib_link *link, const uint8_t *at, size_t left)
 {
     size_t header = bmi_frame_header_size(*at);
@@ -122,37 +121,33 @@ static int whole_take(struct ib_link *link, const uint8_t *at, size_t left)
     return taken;
 }
 
-static int header_take(struct ib_link *link, const uint8_t **at, size_t *left)
+static int header_take(struct ib_link *link, const uint8_t *at, size_t left)
 {
-    size_t header = bmi_frame_header_size(**at);
-    if (*left < header)
+    size_t header = bmi_frame_header_size(*at);
+    if (left < header)
         return -EPROTO;
-    int taken = whole_take(link, *at, *left);
-    if (taken < 0)
+    int taken = whole_take(link, at, left);
+    if (taken != 0)
         return taken;
-    if (taken > 0) {
-        *at += taken;
-        *left -= (size_t)taken;
-        return 0;
-    }
-    int status = bmi_method_frame_arrived(&link->base, *at, &link->sink);
-    *at += header;
-    *left -= header;
+    int status = bmi_method_frame_arrived(&link->base, at, &link->sink);
     if (status < 0)
         return status;
     link->body_left = link->sink.length;
     ib_count(ib_state_of(link), BMI_COUNT_FRAMES_RECEIVED, 1);
     ib_count(ib_state_of(link), BMI_COUNT_COPIES, link->body_left > 0 && !link->base.arriving);
-    return 0;
+    return (int)header;
 }
 
 static int frames_take_locked(struct ib_link *link, const uint8_t *at, size_t left)
 {
-    int status = 0;
+    int taken;
     ib_assert_locked(&link->receive_lock);
-    while (left > 0 && status >= 0)
-        status = link->body_left > 0 ? body_take(link, &at, &left) : header_take(link, &at, &left);
-    return status < 0 ? status : 0;
+    for (; left > 0; at += taken, left -= (size_t)taken) {
+        taken = link->body_left > 0 ? body_take(link, at, left) : header_take(link, at, left);
+        if (taken < 0)
+            return taken;
+    }
+    return 0;
 }
 
 /* Handles one message of the link. Returns 0 or the errno that ends the link. */
@@ -205,11 +200,6 @@ static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8
     }
 }
 
-static bool source_is_right(const struct ib_link *link, fi_addr_t from)
-{
-    return !ib_state_of(link)->fabric->tells_source || from == link->peer->address;
-}
-
 static void source_refuse(struct ib_link *link)
 {
     bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
@@ -239,10 +229,10 @@ void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *b
         return;
     }
     bmi_link_ref(&link->base);
-    if (source_is_right(link, from))
-        message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, le32toh(length));
-    else
+    if (state->fabric->tells_source && from != link->peer->address)
         source_refuse(link);
+    else
+        message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, le32toh(length));
     bmi_link_unref(&link->base);
 }
 
