@@ -116,10 +116,10 @@ void ib_dial_start(struct ib_link *link)
     ip_dial_start(&link->dial->ip, ib_state_of(link)->names);
 }
 
-void ib_dial_expired(struct ib_link *link)
+void ib_dial_again(struct ib_link *link, int error)
 {
     ib_exchange_close(link);
-    ip_dial_again(&link->dial->ip, -ETIMEDOUT);
+    ip_dial_again(&link->dial->ip, error);
 }
 
 static void connect_ready(struct ib_link *link)
@@ -128,8 +128,7 @@ static void connect_ready(struct ib_link *link)
     if (error == -ENOTCONN)
         return; /* reported too early: the connection is still being made */
     if (error) {
-        ib_exchange_close(link);
-        ip_dial_again(&link->dial->ip, error);
+        ib_dial_again(link, error);
         return;
     }
     ib_dial_free(link);

@@ -495,8 +495,8 @@ int ib_listen(void *state, const char *address, int flags, char *bound, size_t s
 void ib_listen_stop(struct ib_state *state);
 int ib_connect(void *state, const char *canonical, void *owner, struct bmi_link **link);
 void ib_dial_start(struct ib_link *link);
-/* The time for looking up or connecting has expired. Poller, no lock. */
-void ib_dial_expired(struct ib_link *link);
+/* Looking up or connecting has failed: tries the next address. Poller, no lock. */
+void ib_dial_again(struct ib_link *link, int error);
 void ib_dial_free(struct ib_link *link);
 /* Watches the exchange for these events only. Returns 0 or an errno. */
 int ib_exchange_watch(struct ib_link *link, uint32_t events);

@@ -17,9 +17,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "ib.h"
 
@@ -43,7 +41,7 @@ static void link_expired(struct bmi_timer *timer)
 {
     struct ib_link *link = ib_container(timer, struct ib_link, timer);
     if (link->phase == IB_DIALLING)
-        ib_dial_expired(link);
+        ib_dial_again(link, -ETIMEDOUT);
     else if (link->phase == IB_HANDSHAKE)
         ib_handshake_expired(link);
     else if (link->phase == IB_ENDING)

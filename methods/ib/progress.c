@@ -110,16 +110,6 @@ static void buffer_repost(struct ib_state *state, struct ib_buffer *buffer)
     buffer->unposted = status != 0;
 }
 
-static void reserve_set(struct ib_state *state, struct ib_endpoint *endpoint, bool posted)
-{
-    ib_lock(&state->fabric_lock);
-    if (posted)
-        ib_reserve_post_locked(endpoint);
-    else
-        fi_cancel(&endpoint->id->fid, &endpoint->reserve.context);
-    ib_unlock(&state->fabric_lock);
-}
-
 /* Posts again the buffers that the provider did not take. Messages that found no buffer may have
  * used up the entries that posting needs, so that no buffer could ever be posted. Then the reserve
  * receive is cancelled, which frees an entry: the first buffer posted takes some of the messages.
@@ -128,13 +118,18 @@ static void buffers_repost(struct ib_state *state, struct ib_endpoint *endpoint)
 {
     if (endpoint->unposted == endpoint->buffer_count && endpoint->reserve_posted) {
         endpoint->reserve_posted = false;
-        reserve_set(state, endpoint, false);
+        ib_lock(&state->fabric_lock);
+        fi_cancel(&endpoint->id->fid, &endpoint->reserve.context);
+        ib_unlock(&state->fabric_lock);
     }
     for (uint32_t i = 0; i < endpoint->buffer_count && endpoint->unposted > 0; i++)
         if (endpoint->buffers[i].unposted)
             buffer_repost(state, &endpoint->buffers[i]);
-    if (endpoint->unposted == 0 && state->fabric->shared && !endpoint->reserve_posted)
-        reserve_set(state, endpoint, true);
+    if (endpoint->unposted == 0 && state->fabric->shared && !endpoint->reserve_posted) {
+        ib_lock(&state->fabric_lock);
+        ib_reserve_post_locked(endpoint);
+        ib_unlock(&state->fabric_lock);
+    }
 }
 
 static void completion_handle(struct ib_state *state, const struct fi_cq_data_entry *entry,
@@ -147,7 +142,7 @@ static void completion_handle(struct ib_state *state, const struct fi_cq_data_en
     case IB_OPERATION_RECEIVE:
         if (entry->buf && entry->len > 0 && (entry->flags & FI_RECV))
             ib_message_arrived(state, from, entry->buf, entry->len);
-        if ((entry->flags & FI_MULTI_RECV) && state->fabric)
+        if (entry->flags & FI_MULTI_RECV)
             buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
         break;
     case IB_OPERATION_SEND:

@@ -50,14 +50,6 @@ static bool ends_read(int fd, union ip_socket_address *here, union ip_socket_add
            (here->any.sa_family == AF_INET || here->any.sa_family == AF_INET6);
 }
 
-/* Whether our endpoint accepted the connection, or made it to the peer's. */
-static bool is_the_providers(int fd, const union ip_socket_address *ours,
-                             const union ip_socket_address *theirs)
-{
-    union ip_socket_address here, there;
-    return ends_read(fd, &here, &there) && (same_place(&here, ours) || same_place(&there, theirs));
-}
-
 int ib_socket_host(int fd, char *host, size_t size)
 {
     union ip_socket_address address = {0};
@@ -166,7 +158,7 @@ void ib_peer_settle(const struct ib_link *link)
 {
     const struct ib_endpoint *endpoint = link->endpoint;
     struct ib_peer *peer = link->peer;
-    union ip_socket_address ours, theirs;
+    union ip_socket_address ours, theirs, here, there;
     if (atomic_load_explicit(&peer->settled, memory_order_relaxed) ||
         atomic_exchange(&peer->settled, true))
         return;
@@ -174,8 +166,10 @@ void ib_peer_settle(const struct ib_link *link)
         !name_read(&ours, endpoint->name, endpoint->name_size) ||
         !name_read(&theirs, peer->name, peer->size))
         return;
+    /* Our endpoint has accepted the connection, or made it to the peer's. */
     for (int fd = 0; fd < DESCRIPTORS_MOST; fd++)
-        if (is_the_providers(fd, &ours, &theirs)) {
+        if (ends_read(fd, &here, &there) &&
+            (same_place(&here, &ours) || same_place(&there, &theirs))) {
             ip_socket_settle(link->base.instance, fd);
             ip_socket_set_options(link->base.instance, link->base.method, NULL, fd);
             /* it ends where its peer has gone without a word */
