@@ -291,7 +291,7 @@ struct ib_link {
     /* send_lock */
     struct bmi_lock send_lock;
     struct bmi_frame_queue queue;
-    struct bmi_transfer *transfers, *transfers_last; /* not reported to the core yet */
+    struct bmi_transfer *transfers, **transfers_end; /* not reported to the core yet */
     uint32_t sequence_out;                           /* messages posted */
     int failure;                                     /* the error of a post; 0: none */
     enum ib_closing closing;                         /* as the core has requested */

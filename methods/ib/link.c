@@ -60,6 +60,7 @@ struct ib_link *ib_link_new(struct ib_state *state, int fd, bool dialled)
     atomic_init(&link->base.references, 1);
     link->watch.fd = fd;
     link->dialled = dialled;
+    link->transfers_end = &link->transfers;
     link->deferred.run = link_deferred;
     link->timer.expired = link_expired;
     ib_lock(&state->list_lock);

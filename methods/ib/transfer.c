@@ -228,11 +228,8 @@ void ib_transfer(struct bmi_link *base, struct bmi_transfer *transfer)
     *advance_of(transfer) = (struct advance){0};
     transfer->next = NULL;
     ib_lock(&link->send_lock);
-    if (link->transfers)
-        link->transfers_last->next = transfer;
-    else
-        link->transfers = transfer;
-    link->transfers_last = transfer;
+    *link->transfers_end = transfer;
+    link->transfers_end = &transfer->next;
     ib_transfers_post_locked(link);
     ib_unlock(&link->send_lock);
 }
@@ -341,16 +338,14 @@ bool ib_reads_allowed(struct bmi_instance *instance)
 static struct bmi_transfer *over_take(struct ib_link *link)
 {
     ib_lock(&link->send_lock);
-    struct bmi_transfer **place = &link->transfers, *before = NULL;
-    while (*place && advance_of(*place)->pieces > 0) {
-        before = *place;
-        place = &before->next;
-    }
+    struct bmi_transfer **place = &link->transfers;
+    while (*place && advance_of(*place)->pieces > 0)
+        place = &(*place)->next;
     struct bmi_transfer *over = *place && is_over_locked(*place) ? *place : NULL;
     if (over) {
         *place = over->next;
-        if (link->transfers_last == over)
-            link->transfers_last = before;
+        if (!over->next)
+            link->transfers_end = place;
     }
     ib_unlock(&link->send_lock);
     return over;
