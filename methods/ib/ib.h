@@ -103,6 +103,14 @@ enum {
     IB_TRANSFER_WAIT_MS = 2000 /* how long the network may keep the transfers of a dead link */
 };
 
+/* The beginning of a message. Numbers are little-endian. */
+struct ib_prefix {
+    uint64_t token; /* the receiver's, of the link */
+    uint32_t sequence;
+    uint32_t length; /* bytes of frames behind it; further bytes are ignored */
+};
+_Static_assert(sizeof(struct ib_prefix) == IB_PREFIX, "it has no padding");
+
 /* The kind of object that a completion is for. struct ib_operation is the first member of each. */
 enum ib_operation_kind {
     IB_OPERATION_RECEIVE,

@@ -2,11 +2,10 @@
  *
  * message.c - incoming messages: finds their link, and handles the frames in them.
  *
- * Prefix: token (8 bytes), sequence number (4), bytes of frames behind it (4), little-endian;
- * further bytes are ignored. The token is one of ours, sent to one peer over one exchange: an index
- * and 40 random bits. So a message from another process, or for a link that has gone, has no link
- * and is dropped. The sequence numbers of a link have no gaps; if one is missing, the provider has
- * lost a message, and the link ends.
+ * The token of a message's prefix is one of ours, sent to one peer over one exchange: an index and
+ * 40 random bits. So a message from another process, or for a link that has gone, has no link and
+ * is dropped. The sequence numbers of a link have no gaps; if one is missing, the provider has lost
+ * a message, and the link ends.
  *
  * If the provider reports sources, each message must come from the endpoint that the link's
  * handshake named: no process can send in another's name, or cause another's link to be cut.
@@ -78,14 +77,6 @@ void ib_token_drop(struct ib_link *link)
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static bool shown_to_core(struct ib_link *link)
-{
-    ib_lock(&link->send_lock);
-    bool shown = link->closing == IB_OPEN;
-    ib_unlock(&link->send_lock);
-    return shown;
-}
-
 static int body_finish(struct ib_link *link)
 {
     bool retracted = link->retracted;
@@ -154,7 +145,9 @@ static int frames_take_locked(struct ib_link *link, const uint8_t *at, size_t le
 static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *at, size_t size)
 {
     int status = 0;
-    bool shown = shown_to_core(link);
+    ib_lock(&link->send_lock);
+    bool shown = link->closing == IB_OPEN; /* to the core */
+    ib_unlock(&link->send_lock);
     ib_lock(&link->receive_lock);
     if (link->bye_seen) {
         status = -EPROTO;
@@ -211,19 +204,17 @@ static void source_refuse(struct ib_link *link)
 
 void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *bytes, size_t size)
 {
-    uint64_t token;
-    uint32_t sequence, length;
-    if (size < IB_PREFIX) {
+    struct ib_prefix prefix;
+    if (size < sizeof(prefix)) {
         ib_count(state, BMI_COUNT_BAD_FRAMES, 1);
         return;
     }
-    memcpy(&token, bytes, 8);
-    memcpy(&sequence, bytes + 8, 4);
-    memcpy(&length, bytes + 12, 4);
+    memcpy(&prefix, bytes, sizeof(prefix));
+    uint32_t length = le32toh(prefix.length);
     ib_count(state, BMI_COUNT_READS, 1);
     ib_count(state, BMI_COUNT_BYTES_RECEIVED, (int64_t)size);
-    struct ib_link *link = ib_token_find(state, le64toh(token));
-    if (!link || link->phase != IB_UP || le32toh(length) > size - IB_PREFIX) {
+    struct ib_link *link = ib_token_find(state, le64toh(prefix.token));
+    if (!link || link->phase != IB_UP || length > size - sizeof(prefix)) {
         bmi_method_log(state->instance, BMI_LOG_DEBUG, NULL,
                        "%s: a message of %zu bytes that is no link's", state->kind->scheme, size);
         return;
@@ -232,7 +223,7 @@ void ib_message_arrived(struct ib_state *state, fi_addr_t from, const uint8_t *b
     if (state->fabric->tells_source && from != link->peer->address)
         source_refuse(link);
     else
-        message_deliver(link, le32toh(sequence), bytes + IB_PREFIX, le32toh(length));
+        message_deliver(link, le32toh(prefix.sequence), bytes + sizeof(prefix), length);
     bmi_link_unref(&link->base);
 }
 

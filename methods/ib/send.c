@@ -66,12 +66,10 @@ static size_t message_fill_locked(struct ib_link *link, uint8_t *memory)
 
 static void prefix_write(struct ib_link *link, uint8_t *memory, size_t size)
 {
-    uint64_t token = htole64(link->their_token);
-    uint32_t sequence = htole32(link->sequence_out);
-    uint32_t length = htole32((uint32_t)(size - IB_PREFIX));
-    memcpy(memory, &token, 8);
-    memcpy(memory + 8, &sequence, 4);
-    memcpy(memory + 12, &length, 4);
+    struct ib_prefix prefix = {.token = htole64(link->their_token),
+                               .sequence = htole32(link->sequence_out),
+                               .length = htole32((uint32_t)(size - IB_PREFIX))};
+    memcpy(memory, &prefix, sizeof(prefix));
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
