@@ -204,22 +204,18 @@ static void error_handle(struct ib_state *state)
     if (!error_read(state, &error, text, sizeof(text)))
         return;
     struct ib_operation *operation = error.op_context;
-    int status = ib_error(-error.err);
+    bool cancelled = error.err == FI_ECANCELED;
     static const char *const names[] = {"a receive", "a message", "a put or get",
                                         "a reserve receive"};
-    bmi_method_log(state->instance, error.err == FI_ECANCELED ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
+    bmi_method_log(state->instance, cancelled ? BMI_LOG_DEBUG : BMI_LOG_WARN, NULL,
                    "%s: %s failed: %s (provider: %d, %s)", state->kind->scheme,
                    operation ? names[operation->kind] : "an operation",
                    ib_library.strerror(error.err), error.prov_errno, text);
-    if (!operation)
-        return;
-    if (status == -ECANCELED)
-        status = -ECONNRESET;
-    if (operation->kind == IB_OPERATION_RESERVE)
+    if (!operation || operation->kind == IB_OPERATION_RESERVE)
         return;
     if (operation->kind != IB_OPERATION_RECEIVE)
-        operation_fail(state, operation, status);
-    else if (error.err != FI_ECANCELED)
+        operation_fail(state, operation, cancelled ? -ECONNRESET : ib_error(-error.err));
+    else if (!cancelled)
         buffer_repost(state, ib_container(operation, struct ib_buffer, operation));
 }
 
