@@ -17,14 +17,8 @@ static int frame_begin_locked(struct gm_link *link, const uint8_t *header)
     if (status < 0)
         return status;
     link->body_left = link->sink.length;
-    return 0;
-}
-
-static int body_end_locked(struct gm_link *link)
-{
-    bool retracted = link->retracted;
     link->retracted = false;
-    return retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
+    return 0;
 }
 
 static void header_copy_locked(struct gm_link *link, const uint8_t **bytes, size_t *length,
@@ -58,7 +52,9 @@ static int body_take_locked(struct gm_link *link, const uint8_t **bytes, size_t 
     *bytes += taken;
     *length -= taken;
     link->body_left -= taken;
-    return link->body_left == 0 ? body_end_locked(link) : 0;
+    if (link->body_left > 0 || link->retracted)
+        return 0;
+    return bmi_method_body_arrived(&link->base, &link->sink);
 }
 
 /* Takes small messages that are complete here, without the receive lock. Returns their bytes. */

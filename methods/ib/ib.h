@@ -324,7 +324,7 @@ struct ib_link {
     /* receive_lock */
     struct bmi_lock receive_lock;
     uint32_t sequence_in; /* messages that have arrived */
-    bool retracted;       /* the sink's owner has gone */
+    bool retracted;       /* the owner of the latest sink has gone */
     uint64_t body_left;   /* bytes of the present body still to come */
     struct bmi_sink sink;
 };

@@ -77,13 +77,6 @@ void ib_token_drop(struct ib_link *link)
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static int body_finish(struct ib_link *link)
-{
-    bool retracted = link->retracted;
-    link->retracted = false;
-    return retracted ? 0 : bmi_method_body_arrived(&link->base, &link->sink);
-}
-
 /* These three take the present body, a small message, or a header. They return how many bytes they
  * took, or the errno that ends the link. */
 static int body_take(struct ib_link *link, const uint8_t *at, size_t left)
@@ -93,7 +86,9 @@ static int body_take(struct ib_link *link, const uint8_t *at, size_t left)
     if (!link->base.arriving) /* the program's memory, not the core's own */
         ib_count(ib_state_of(link), BMI_COUNT_COPIED_BYTES, (int64_t)copied);
     link->body_left -= taken;
-    int status = link->body_left == 0 ? body_finish(link) : 0;
+    int status = 0;
+    if (link->body_left == 0 && !link->retracted)
+        status = bmi_method_body_arrived(&link->base, &link->sink);
     return status < 0 ? status : (int)taken;
 }
 
@@ -124,6 +119,7 @@ static int header_take(struct ib_link *link, const uint8_t *at, size_t left)
     if (status < 0)
         return status;
     link->body_left = link->sink.length;
+    link->retracted = false;
     ib_count(ib_state_of(link), BMI_COUNT_FRAMES_RECEIVED, 1);
     ib_count(ib_state_of(link), BMI_COUNT_COPIES, link->body_left > 0 && !link->base.arriving);
     return (int)header;
