@@ -10,7 +10,6 @@
  *
  * The poller runs all of it, except ib_connect, ib_listen, and ib_ring_locked.
  */
-#include <fcntl.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -216,18 +215,13 @@ static void accepted(struct stream_acceptor *acceptor, int fd, const struct sock
 static int connection_take(struct stream_acceptor *acceptor, int listener,
                            struct sockaddr_storage *from)
 {
-    enum { PROVIDERS = 2 };
+    enum { OURS = 1, PROVIDERS = 2 };
     socklen_t length = sizeof(*from);
-    int reserve[PROVIDERS], count = 0, fd = -1;
     (void)acceptor;
-    while (count < PROVIDERS && (reserve[count] = fcntl(listener, F_DUPFD_CLOEXEC, 0)) >= 0)
-        count++;
-    if (count == PROVIDERS)
-        fd = accept4(listener, (struct sockaddr *)from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    int error = fd < 0 ? -errno : fd;
-    while (count > 0)
-        close(reserve[--count]);
-    return error;
+    if (ib_descriptors_lack(OURS + PROVIDERS))
+        return -EMFILE;
+    int fd = accept4(listener, (struct sockaddr *)from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    return fd < 0 ? -errno : fd;
 }
 
 /* The numeric host of the listen address, for the endpoint's own address; NULL: any address serves.

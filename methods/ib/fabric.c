@@ -42,15 +42,13 @@ int ib_error(ssize_t status)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Whether descriptors are lacking: providers report that as an input/output error. A step of
- * opening needs a few. */
-static bool descriptors_lack(void)
+bool ib_descriptors_lack(int most)
 {
-    enum { FEW = 8 };
-    int descriptors[FEW], count = 0;
-    while (count < FEW && (descriptors[count] = eventfd(0, EFD_CLOEXEC)) >= 0)
+    int descriptors[IB_DESCRIPTORS], count = 0;
+    assert(most <= IB_DESCRIPTORS);
+    while (count < most && (descriptors[count] = eventfd(0, EFD_CLOEXEC)) >= 0)
         count++;
-    bool lack = count < FEW && (errno == EMFILE || errno == ENFILE);
+    bool lack = count < most && (errno == EMFILE || errno == ENFILE);
     while (count > 0)
         close(descriptors[--count]);
     return lack;
@@ -58,7 +56,7 @@ static bool descriptors_lack(void)
 
 int ib_step_failed(const struct ib_state *state, const char *step, ssize_t status)
 {
-    if (status == -FI_EIO && descriptors_lack())
+    if (status == -FI_EIO && ib_descriptors_lack(IB_DESCRIPTORS)) /* providers report that so */
         status = -FI_EMFILE;
     struct rlimit limit = {0};
     getrlimit(RLIMIT_MEMLOCK, &limit);

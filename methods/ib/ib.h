@@ -93,6 +93,7 @@ enum {
     IB_PIECES_ALL = 512,      /* pieces of all links under way; beyond that each link has one */
     IB_BATCH = 16,            /* completions read at a time */
     IB_PASS_BATCHES = 8,      /* batches read in one pass */
+    IB_DESCRIPTORS = 8,       /* that a step of opening may need */
     IB_ENDPOINTS = 16,        /* endpoints of one process, each with its own local address */
     IB_PEER_ROOM = 1 << 20, /* memory that must be free for a peer of shm, besides shared memory */
     IB_CONNECTION_ROOM =
@@ -396,6 +397,8 @@ int ib_fabric_open(struct ib_state *state, const char *host);
 void ib_fabric_close(struct ib_state *state);
 /* Makes more slots. Returns 0, -ENOMEM, or the error of registering. fabric_lock. */
 int ib_slots_make_locked(struct ib_fabric *fabric);
+/* Whether the process has fewer than so many descriptors left, IB_DESCRIPTORS at most. */
+bool ib_descriptors_lack(int most);
 /* Logs a failed step of opening, with advice. Returns the errno. */
 int ib_step_failed(const struct ib_state *state, const char *step, ssize_t status);
 /* The same for queues: providers refuse too large ones as a wrong argument. */
