@@ -622,7 +622,7 @@ static void sweep_one(struct op *op, void *argument)
         return;
     sweep->left++;
     if (op->peer != NULL)
-        BMI_cancel(id, sweep->context->id);
+        BMI_cancel(id, atomic_load(&sweep->context->id));
 }
 
 static unsigned drop_completions(struct context *context)

@@ -81,14 +81,14 @@ int bmi__context_open(struct bmi_instance *instance, bmi_context_id *id)
         generations = (generations + 1) & 0x7fffffff;
         context->generation = generations;
         context->instance = instance;
-        context->id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
+        *id = (bmi_context_id)((uint64_t)context->generation << 32 | (context->slot + 1));
+        atomic_store(&context->id, *id);
         context->completions = context->immediate = 0;
         atomic_store(&context->claimed, true);
         atomic_store(&context->hidden, false);
         atomic_store(&context->completions_only, false);
         atomic_store(&context->open, true);
         atomic_fetch_add(&all->open_count, 1);
-        *id = context->id;
     }
     pthread_mutex_unlock(&table_lock);
     return context != NULL ? 0 : -ENOMEM;
@@ -160,7 +160,8 @@ struct context *bmi__context_find(bmi_context_id id)
     if (id <= 0 || slot >= atomic_load_explicit(&slots_used, memory_order_acquire))
         return NULL;
     struct context *context = atomic_load_explicit(&contexts[slot], memory_order_relaxed);
-    if (!atomic_load_explicit(&context->open, memory_order_acquire) || context->id != id)
+    if (!atomic_load_explicit(&context->open, memory_order_acquire) ||
+        atomic_load_explicit(&context->id, memory_order_relaxed) != id)
         return NULL;
     return context;
 }
@@ -173,7 +174,7 @@ void bmi__context_each(struct bmi_instance *instance,
     for (unsigned i = 0; i < used; i++) {
         struct context *context = atomic_load(&contexts[i]);
         if (atomic_load(&context->open) && context->instance == instance)
-            visit(context->id, argument);
+            visit(atomic_load(&context->id), argument);
     }
     pthread_mutex_unlock(&table_lock);
 }

@@ -47,7 +47,7 @@ struct context {
     atomic_bool hidden;           /* not a context of the program */
     atomic_bool completions_only; /* unexpected messages do not make its descriptor readable */
     atomic_bool claimed;          /* in use, or being freed */
-    bmi_context_id id;            /* set while claimed */
+    _Atomic(bmi_context_id) id;   /* set while claimed; read also with a stale id */
     uint32_t slot, generation;
     atomic_uint ready_count;      /* operations in `ready`; written under lock */
     _Atomic uint64_t completions; /* how many were reported; written under lock */
