@@ -121,13 +121,12 @@ static void path_ignored(struct rank *rank)
 static void alternatives(struct rank *rank)
 {
     char refused[200], url[BMI_MAX_ADDR_LEN + 300];
-    int holder;
     if (rank->role == 1) {
         serve(rank, NULL);
         return;
     }
     hear_server(rank);
-    refused_address(rank, refused, sizeof refused, &holder);
+    refused_address(rank, refused, sizeof refused);
     snprintf(url, sizeof url, "nosuch://a:1,%s,%s/path", refused, rank->peer_url);
     visit(rank, url);
 }
@@ -161,12 +160,11 @@ static void first_alternative(struct rank *rank)
 static void alternatives_all_refused(struct rank *rank)
 {
     char first[100], second[100], url[300];
-    int holders[2];
     struct op send, receive;
     char bytes[10];
     rank_start_client(rank);
-    refused_address(rank, first, sizeof first, &holders[0]);
-    refused_address(rank, second, sizeof second, &holders[1]);
+    refused_address(rank, first, sizeof first);
+    refused_address(rank, second, sizeof second);
     snprintf(url, sizeof url, "%s,%s", first, second);
     rank->peer = rank_look_up(rank, url);
     op_receive(rank, &receive, bytes, sizeof bytes, 1);

@@ -152,7 +152,7 @@ static void queued_large_send(struct rank *rank)
 static void queued_small_sends(struct rank *rank)
 {
     enum { COUNT = 600 };
-    static struct op ops[COUNT];
+    struct op *ops = rank_keep(rank, COUNT * sizeof *ops);
     bmi_size_t size = method_info(rank).eager_max;
     char *memory = memory_take(rank, COUNT * size);
     bool went[COUNT];
@@ -190,7 +190,7 @@ static void queued_small_sends(struct rank *rank)
 static void queued_unexpected(struct rank *rank)
 {
     enum { COUNT = 600 };
-    static struct op ops[COUNT];
+    struct op *ops = rank_keep(rank, COUNT * sizeof *ops);
     bmi_size_t size = unexpected_limit(rank);
     char *memory = memory_take(rank, size);
     bool went[COUNT];

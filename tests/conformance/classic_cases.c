@@ -410,7 +410,7 @@ enum { KEPT_SIZE = 8000, KEPT_SENDS = 60 };
 
 static void kept_send(struct rank *rank)
 {
-    static struct op ops[KEPT_SENDS];
+    struct op ops[KEPT_SENDS];
     char *memory = memory_take(rank, KEPT_SIZE);
     rank_start_client(rank);
     rank_read_idle(rank, RECEIVER, rank->peer_url, sizeof rank->peer_url);
@@ -445,7 +445,7 @@ static int kept_fetch(struct rank *rank, struct BMI_unexpected_info *infos, stru
  * their number and bytes once a second. After they are freed all other messages arrive. */
 static void kept_receive(struct rank *rank)
 {
-    static struct BMI_unexpected_info infos[KEPT_SENDS];
+    struct BMI_unexpected_info infos[KEPT_SENDS];
     struct scan scan;
     char expected[100];
     scan_begin(rank, &scan, "the program holds");
@@ -580,14 +580,14 @@ const struct conformance_case classic_cases[] = {
     {SECTION, .name = "classic: listen addresses of other networks", .run = classic_listen_more,
      .where = RAW},
     {SECTION, .name = "classic: a look-up that fails sets 0", .run = classic_lookup_fails,
-     .where = SOLO},
+     .where = SOLO | OF_PROCESS},
     {SECTION, .name = "classic: a host that is not known", .run = classic_host_unknown,
-     .where = SOLO},
+     .where = SOLO | OF_PROCESS},
     {SECTION, .name = "classic: ranges without a netmask", .run = classic_ranges,
-     .where = SOLO | PORTS},
+     .where = SOLO | PORTS | OF_PROCESS},
     {SECTION, .name = "classic: a program that keeps unexpected buffers is warned",
-     .run = classic_kept, .where = CAST, .roles = 2},
+     .run = classic_kept, .where = CAST | OF_PROCESS, .roles = 2},
     {SECTION, .name = "classic: a request and its references", .run = classic_request,
-     .where = CAST, .roles = 2},
+     .where = CAST | OF_PROCESS, .roles = 2},
     {0},
 };

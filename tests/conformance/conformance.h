@@ -15,6 +15,8 @@ enum conformance_arrangement {
     CONFORMANCE_PAIR,          /* two processes that both listen and look each other up */
     CONFORMANCE_FIRST_SERVES,  /* role 0 listens; role 1 looks it up and sends it a message */
     CONFORMANCE_SECOND_SERVES, /* the reverse */
+    CONFORMANCE_INSTANCES, /* one process, in which each role is a thread with an instance of its
+                                  own; otherwise as CONFORMANCE_PAIR */
     CONFORMANCE_ARRANGEMENTS
 };
 
@@ -23,6 +25,7 @@ enum {
     CONFORMANCE_PROCESSES = 1, /* connects processes; without it only CONFORMANCE_SELF runs */
     CONFORMANCE_PORTS = 2,     /* addresses are scheme://host:port over the host's IP stack */
     CONFORMANCE_SOCKETS = 4,   /* and data goes over sockets, which have the options of bmi.h */
+    CONFORMANCE_ALONE = 8,     /* does not connect instances of one process */
 };
 
 struct conformance_method {

@@ -205,8 +205,7 @@ static void reaped_later(struct rank *rank)
 static void buffers_of_an_address(struct rank *rank)
 {
     char url[200];
-    int holder;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     BMI_addr_t other = rank_look_up(rank, url);
     for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE; option++) {
         int usual = -1, size = 50000 + option, negative = -1, got = 0;

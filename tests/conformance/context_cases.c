@@ -45,9 +45,9 @@ static void wait_for(struct rank *rank, bmi_context_id context)
 /* One operation in each of 1,024 contexts; each completion appears in its own. */
 static void many_contexts(struct rank *rank)
 {
-    static bmi_context_id contexts[CONTEXTS];
-    static bmi_op_id_t ids[CONTEXTS];
-    static char bytes[CONTEXTS];
+    bmi_context_id contexts[CONTEXTS];
+    bmi_op_id_t ids[CONTEXTS];
+    char bytes[CONTEXTS];
     int order[CONTEXTS];
     for (int i = 0; i < CONTEXTS; i++) {
         NEED_STATUS(rank, BMI_open_context(&contexts[i]), 0);
@@ -103,7 +103,8 @@ static void separate(struct rank *rank)
  */
 static void closed_with_operations(struct rank *rank)
 {
-    static char large[4 * MIB];
+    enum { LARGE = 4 * MIB };
+    char *large = memory_take(rank, LARGE);
     bmi_context_id context;
     struct op op, neighbour, unexpected;
     char bytes[3] = "...", other;
@@ -113,19 +114,19 @@ static void closed_with_operations(struct rank *rank)
     receive_in(rank, context, &bytes[0], 1);
     receive_in(rank, context, &bytes[1], 2);
     NEED_STATUS(rank,
-                BMI_post_recv(&ids[0], rank->peer, large, sizeof large, &actual, BMI_EXT_ALLOC, 3,
-                              NULL, context, NULL),
+                BMI_post_recv(&ids[0], rank->peer, large, LARGE, &actual, BMI_EXT_ALLOC, 3, NULL,
+                              context, NULL),
                 0);
     NEED_STATUS(rank,
-                BMI_post_send(&ids[1], rank->peer, large, sizeof large, BMI_EXT_ALLOC, 4, NULL,
-                              context, NULL),
+                BMI_post_send(&ids[1], rank->peer, large, LARGE, BMI_EXT_ALLOC, 4, NULL, context,
+                              NULL),
                 0);
     op_receive(rank, &neighbour, &other, 1, 1);
     op_send(rank, &op, "b", 1, 1);
     op_finish(rank, &op, 1);
     wait_for(rank, context);
     BMI_close_context(context);
-    memset(large, 0x5A, sizeof large);
+    memset(large, 0x5A, LARGE);
     CHECK_STATUS(rank, BMI_cancel(ids[0], context), -BMI_EINVAL);
     op_send(rank, &op, "c", 1, 1);
     op_finish(rank, &op, 1);
@@ -139,11 +140,12 @@ static void closed_with_operations(struct rank *rank)
     CHECK_EQUAL(rank, bytes[1], '.');
     op_send_unexpected(rank, &unexpected, "u", 1, 1);
     op_finish(rank, &unexpected, 1);
-    for (size_t i = 1; i < sizeof large; i++)
+    for (size_t i = 1; i < LARGE; i++)
         NEED_EQUAL(rank, large[i], 0x5A);
     struct BMI_unexpected_info info;
     unexpected_take(rank, &info);
     unexpected_give_back(rank, &info);
+    memory_give_back(large);
 }
 
 static void opened_and_closed(struct rank *rank)

@@ -16,10 +16,9 @@ enum { LARGE = 4 * MIB, HUGE_BYTES = 64 * MIB, SOON_MS = 30000, OURS = 7 };
 static void refused(struct rank *rank)
 {
     char url[200], byte, *memory = memory_take(rank, LARGE);
-    int holder;
     struct op ops[5];
     BMI_addr_t self = rank->peer;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     for (int i = 0; i < 3; i++) {
         rank->peer = rank_look_up(rank, url);
         int64_t start = now_ms();
@@ -42,9 +41,8 @@ static void refused(struct rank *rank)
 static void refused_alone(struct rank *rank)
 {
     char url[200], byte;
-    int holder;
     struct op op;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     rank->peer = rank_look_up(rank, url);
     op_send(rank, &op, "x", 1, 1);
     op_finish_error(rank, &op, BMI_ECONNREFUSED);
@@ -559,21 +557,21 @@ const struct conformance_case failure_cases[] = {
     {SECTION, .name = "connection refused", .run = refused, .where = SOLO},
     {SECTION, .name = "connection refused, one at a time", .run = refused_alone, .where = SOLO},
     {SECTION, .name = "a peer dies: its operations end, others notice nothing", .run = dies,
-     .where = CAST, .roles = 3},
+     .where = CAST | OF_PROCESS, .roles = 3},
     {SECTION, .name = "an accepted peer that is gone stays gone", .run = accepted_dies,
-     .where = CAST, .roles = 3},
+     .where = CAST | OF_PROCESS, .roles = 3},
     {SECTION, .name = "a peer that goes with nothing outstanding is no error",
-     .run = leaves_quietly, .where = CAST, .roles = 2},
+     .run = leaves_quietly, .where = CAST | OF_PROCESS, .roles = 2},
     {SECTION, .name = "a silent peer: ETIMEDOUT after a time that is a setting", .run = silent,
-     .where = CAST, .roles = 3},
+     .where = CAST | OF_PROCESS, .roles = 3},
     {SECTION, .name = "a peer that is stopped midway: others notice nothing", .run = stopped_midway,
-     .where = CAST, .roles = 3},
+     .where = CAST | OF_PROCESS, .roles = 3},
     {SECTION, .name = "a receive cancelled while its sender is stopped: others notice nothing",
-     .run = stopped_cancelled, .where = CAST, .roles = 3},
+     .run = stopped_cancelled, .where = CAST | OF_PROCESS, .roles = 3},
     {SECTION, .name = "a peer that restarts is a new incarnation", .run = comes_again,
-     .where = CAST, .roles = 3},
-    {SECTION, .name = "a peer that restarts unnoticed", .run = comes_again_unnoticed, .where = CAST,
-     .roles = 3},
+     .where = CAST | OF_PROCESS, .roles = 3},
+    {SECTION, .name = "a peer that restarts unnoticed", .run = comes_again_unnoticed,
+     .where = CAST | OF_PROCESS, .roles = 3},
     {SECTION, .name = "BMI_TCP_CLOSE_SOCKET, then traffic again", .run = closed_on_purpose,
      .where = BOTH_LISTEN | PORTS},
     {SECTION, .name = "BMI_TCP_CLOSE_SOCKET of the other side's connection",

@@ -159,8 +159,7 @@ static void memory_refused(struct rank *rank)
 static void memory_outlives_address(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN];
-    int holder;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     BMI_addr_t addr = rank_look_up(rank, url);
     char *memory_of_addr = BMI_memalloc(addr, 1000, BMI_SEND);
     NEED(rank, memory_of_addr != NULL);

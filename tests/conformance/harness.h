@@ -4,8 +4,9 @@
  *
  * A case is one function that every role runs, each with its own `struct rank`; roles synchronize
  * by rank_write, rank_read, and rank_barrier, which make progress while they wait. Where both roles
- * are threads of one process (CONFORMANCE_SELF) they share the key (peer, tag): a case uses
- * distinct tags for the two directions.
+ * are threads of one BMI (CONFORMANCE_SELF) they share the key (peer, tag): a case uses distinct
+ * tags for the two directions. Roles may be threads of one process, with copies, so a case has no
+ * static variables: rank_keep and rank->of_case are in their place.
  *
  * Most cases post by struct op only: op_* checks the rules of every post and every completion (ids,
  * immediate completion, exactly once, byte counts), so each case checks them too. NEED ends the
@@ -14,30 +15,33 @@
 #ifndef HARNESS_H
 #define HARNESS_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "bmi.h"
+#include "bmi/rpc.h"
 #include "conformance.h"
 
-enum { ROLES = 4, SENDER = 0, RECEIVER = 1, FAILURES = 16 };
+enum { ROLES = 4, COPIES = 64, SENDER = 0, RECEIVER = 1, FAILURES = 16 };
 enum { KIB = 1024, MIB = 1024 * 1024 };
 /* Beyond what 31 bits hold; whole pieces of 3 MIB. */
 #define OVER_2_GIB ((bmi_size_t)2049 * MIB)
 
 /* Which roles and arrangements a case runs in. */
 enum {
-    SOLO = 1,        /* one role, started, whose peer is itself; CONFORMANCE_SELF only */
+    SOLO = 1,        /* one role, started, whose peer is itself; CONFORMANCE_SELF, _INSTANCES */
     RAW = 2,         /* one role, and the case itself starts BMI; CONFORMANCE_SELF only */
-    PROCESSES = 4,   /* two processes only: all arrangements but CONFORMANCE_SELF */
-    BOTH_LISTEN = 8, /* CONFORMANCE_PAIR only */
+    PROCESSES = 4,   /* not two roles in one BMI: all arrangements but CONFORMANCE_SELF */
+    BOTH_LISTEN = 8, /* CONFORMANCE_PAIR, _INSTANCES */
     ONE_SERVES = 16, /* CONFORMANCE_*_SERVES only */
-    CAST = 32,       /* `roles` processes, which start BMI themselves; CONFORMANCE_PAIR only */
+    CAST = 32,       /* `roles` of them, which start BMI themselves; CONFORMANCE_PAIR, _INSTANCES */
     PORTS = 64,      /* methods with CONFORMANCE_PORTS only */
     SOCKETS = 128,   /* methods with CONFORMANCE_SOCKETS only */
-    GIGABYTES = 256  /* moves gigabytes: left out with --small */
+    GIGABYTES = 256, /* moves gigabytes: left out with --small */
+    OF_PROCESS = 512 /* a process dies, is measured, or has the handles: not _INSTANCES */
 };
 
 struct rank;
@@ -56,7 +60,7 @@ struct report {
     atomic_int failures;
     struct failure {
         const char *file; /* the same program, so the same address */
-        int line, role;
+        int line, role, copy;
         char text[512];
     } list[FAILURES];
     atomic_bool skips, skipped; /* skipped: reason is set */
@@ -64,7 +68,8 @@ struct report {
     struct position {
         _Atomic(const char *) file;
         atomic_int line;
-    } position[ROLES];
+        atomic_bool ended; /* of a thread of CONFORMANCE_INSTANCES */
+    } position[COPIES][ROLES];
     atomic_bool may_die[ROLES]; /* the case kills this role */
     atomic_int pids[ROLES];
 };
@@ -73,7 +78,7 @@ struct rank {
     const struct conformance_method *method;
     const struct conformance_case *conformance_case;
     enum conformance_arrangement arrangement;
-    int role;
+    int role, copy; /* copy: of the case, in this process */
     bool may_be_immediate;
     bool small;       /* gigabytes would take too long here */
     int wires[ROLES]; /* sockets to the other roles */
@@ -83,6 +88,9 @@ struct rank {
     char listen[BMI_MAX_ADDR_LEN];   /* the listen address of this process, or "" */
     char peer_url[BMI_MAX_ADDR_LEN]; /* the looked-up address, or "" */
     unsigned long pending, reported; /* operations */
+    struct bmi_instance *instance;   /* the role's own, in CONFORMANCE_INSTANCES */
+    void *of_case;                   /* for the case's functions; NULL at first */
+    struct kept *kept;
 };
 
 struct op {
@@ -141,6 +149,14 @@ BMI_addr_t rank_look_up(struct rank *rank, const char *url);
 void rank_hello_send(struct rank *rank);
 BMI_addr_t rank_hello_receive(struct rank *rank);
 
+/* Memory of the role, zeroed, that the harness frees when BMI has ended. */
+void *rank_keep(struct rank *rank, size_t size);
+/* Room for a descriptor, -1, that the harness closes then. */
+int *rank_keep_descriptor(struct rank *rank);
+/* Starts a thread of the role. The case joins it. */
+pthread_t rank_thread(struct rank *rank, void *(*run)(void *), void *argument);
+
+/* Whether the role's peer is its own BMI. */
 bool rank_is_self(const struct rank *rank);
 int rank_other(const struct rank *rank);
 
@@ -247,9 +263,9 @@ void timers_quieten(struct rank *rank);
 /* Whether a sanitizer or valgrind is at work, so that large memory or speed are not possible. */
 bool instrumented(void);
 
-/* An address of the method without a listener. With CONFORMANCE_PORTS the port stays reserved by
- * *holder, which the caller closes (else -1). */
-void refused_address(struct rank *rank, char *url, size_t size, int *holder);
+/* An address of the method without a listener. With CONFORMANCE_PORTS the rank keeps a socket that
+ * reserves the port. */
+void refused_address(struct rank *rank, char *url, size_t size);
 /* Different legal addresses; no message may be sent there. */
 void made_up_address(struct rank *rank, int number, char *url, size_t size);
 /* A listening socket of another protocol on 127.0.0.1; returns its port. */
@@ -275,9 +291,42 @@ int unexpected_limit(struct rank *rank);
 /* Every file's cases; each table ends with a NULL name. */
 extern const struct conformance_case *const conformance_tables[];
 
-/* Runs roles of one case, in their own process: ranks[0..count) are its roles. Returns the
- * process's exit status. */
+/* Runs roles of one case, in their own process: ranks[0..count) are its roles, of all copies.
+ * Returns the process's exit status. */
 int rank_run(struct rank *ranks, int count);
+
+/* ---- the instance of a role ------------------------------------------------------------------ */
+
+/* Calls that name no context and no address are for the default instance. In CONFORMANCE_INSTANCES
+ * they become calls for the instance of the role that the thread belongs to. */
+int instance_open_context(bmi_context_id *context);
+int instance_addr_lookup(BMI_addr_t *addr, const char *url);
+int instance_testunexpected(int incount, int *outcount, struct BMI_unexpected_info *infos, int ms);
+int instance_set_info(BMI_addr_t addr, int option, void *value);
+int instance_get_info(BMI_addr_t addr, int option, void *value);
+int instance_rpc_register(const char *name, const struct bmi_rpc_service *service);
+int instance_rpc_unregister(const char *name);
+/* Start and end of the role's instance. */
+int instance_start(struct rank *rank, const char *methods, const char *listen, int flags);
+int instance_stop(struct rank *rank);
+/* Runs the roles of all copies, each in a thread of its own. */
+void instances_run(struct rank *ranks, int count);
+/* Starts BMI, runs the case, and stops BMI, for one role. */
+void rank_play(struct rank *rank);
+/* Frees the memory of rank_keep, and closes the descriptors. */
+void rank_release(struct rank *rank);
+
+#ifndef INSTANCE_INTERNAL
+#define BMI_open_context(context) instance_open_context(context)
+#define BMI_testunexpected(...) instance_testunexpected(__VA_ARGS__)
+#define BMI_set_info(addr, option, value) instance_set_info((addr), (option), (value))
+#define BMI_get_info(addr, option, value) instance_get_info((addr), (option), (value))
+#define bmi_rpc_register(name, service) instance_rpc_register((name), (service))
+#define bmi_rpc_unregister(name) instance_rpc_unregister(name)
+#ifndef BMI_CLASSIC_API
+#define BMI_addr_lookup(addr, url) instance_addr_lookup((addr), (url))
+#endif
+#endif
 
 /* ---- positions: a failure inside the harness is reported with the line of the case ----------- */
 

@@ -104,10 +104,9 @@ static int unexpected_size(struct rank *rank)
 static void client(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN];
-    int holder;
     struct bmi_method_info method;
     int size = 0, raised = 1 << 20;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     for (int i = 0; bmi_method_next(i, &method) == 0; i++)
         if (strcmp(method.name, rank->method->name) == 0)
             size = (int)method.unexpected_max;
@@ -126,11 +125,11 @@ static void client(struct rank *rank)
 static void look_up_without_descriptors(struct rank *rank)
 {
     enum { MOST = 256, LEFT = 40 };
-    int taken[MOST], holder;
+    int taken[MOST];
     char url[BMI_MAX_ADDR_LEN];
     BMI_addr_t addr;
     struct rlimit usual, few;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     NEED(rank, getrlimit(RLIMIT_NOFILE, &usual) == 0);
     few = usual;
     few.rlim_cur = MOST;
@@ -157,8 +156,7 @@ static void look_up_without_descriptors(struct rank *rank)
 static void set_before_first_look_up(struct rank *rank)
 {
     char url[BMI_MAX_ADDR_LEN];
-    int holder;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     rank_start_client(rank);
     for (int round = 0; round < 2; round++) {
         for (int option = BMI_TCP_BUFFER_SEND_SIZE; option <= BMI_TCP_BUFFER_RECEIVE_SIZE;

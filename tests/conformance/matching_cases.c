@@ -100,8 +100,7 @@ static void order_half_announced(struct rank *rank)
 
 static void many_tags(struct rank *rank, enum message_order order, bmi_size_t size)
 {
-    static struct op ops[ROLES][MANY_TAGS];
-    struct op *mine = ops[rank->role];
+    struct op *mine = rank_keep(rank, MANY_TAGS * sizeof *mine);
     int tags[MANY_TAGS];
     char *memory = memory_take(rank, size * MANY_TAGS);
     for (int i = 0; i < MANY_TAGS; i++)

@@ -80,6 +80,8 @@ int main(int argc, char **argv)
         .bad_addresses = bad,
         .features = CONFORMANCE_PROCESSES | CONFORMANCE_PORTS,
     };
+    if (strcmp(OFI_SCHEME, "ofi+shm") == 0)
+        method.features |= CONFORMANCE_ALONE;
     bool remote = method.host[0] == '\0';
     if (remote)
         method.host = getenv("OFI_HOST");

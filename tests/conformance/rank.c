@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,7 +22,7 @@ enum { HELLO_TAG = 0x48454c4f };
 
 void rank_at(struct rank *rank, const char *file, int line)
 {
-    struct position *at = &rank->report->position[rank->role];
+    struct position *at = &rank->report->position[rank->copy][rank->role];
     const char *name = strrchr(file, '/');
     atomic_store(&at->file, name ? name + 1 : file);
     atomic_store(&at->line, line);
@@ -32,11 +31,12 @@ void rank_at(struct rank *rank, const char *file, int line)
 static void fail(struct rank *rank, bool fatal, const char *format, va_list arguments)
 {
     struct report *report = rank->report;
-    struct position *at = &report->position[rank->role];
+    struct position *at = &report->position[rank->copy][rank->role];
     int index = atomic_fetch_add(&report->failures, 1);
     if (index < FAILURES) {
         struct failure *failure = &report->list[index];
         failure->role = rank->role;
+        failure->copy = rank->copy;
         failure->line = atomic_load(&at->line);
         vsnprintf(failure->text, sizeof failure->text, format, arguments);
         failure->file = atomic_load(&at->file);
@@ -111,7 +111,7 @@ void rank_skip(struct rank *rank, const char *format, ...)
 
 bool rank_is_self(const struct rank *rank)
 {
-    return rank->arrangement == CONFORMANCE_SELF;
+    return rank->arrangement == CONFORMANCE_SELF || (rank->conformance_case->where & SOLO);
 }
 
 int rank_other(const struct rank *rank)
@@ -198,14 +198,66 @@ void rank_wait_for_end(struct rank *rank, int role)
         close(pidfd);
 }
 
+/* ---- memory and descriptors ---------------------------------------------------------------- */
+
+struct kept {
+    struct kept *next;
+    int descriptor;
+    max_align_t memory[];
+};
+
+static struct kept *kept_add(struct rank *rank, size_t size)
+{
+    struct kept *kept = calloc(1, sizeof *kept + size);
+    if (kept == NULL)
+        rank_fail_here(rank, true, "no memory for %zu bytes", size);
+    kept->descriptor = -1;
+    kept->next = rank->kept;
+    rank->kept = kept;
+    return kept;
+}
+
+void *rank_keep(struct rank *rank, size_t size)
+{
+    return kept_add(rank, size)->memory;
+}
+
+int *rank_keep_descriptor(struct rank *rank)
+{
+    return &kept_add(rank, 0)->descriptor;
+}
+
+void rank_release(struct rank *rank)
+{
+    while (rank->kept != NULL) {
+        struct kept *kept = rank->kept;
+        rank->kept = kept->next;
+        if (kept->descriptor >= 0)
+            close(kept->descriptor);
+        free(kept);
+    }
+}
+
 /* ---- start and end ------------------------------------------------------------------------- */
+
+static int library_start(struct rank *rank, const char *methods, const char *listen, int flags)
+{
+    if (rank->arrangement == CONFORMANCE_INSTANCES)
+        return instance_start(rank, methods, listen, flags);
+    return BMI_initialize(methods, listen, flags);
+}
+
+static int library_stop(struct rank *rank)
+{
+    return rank->arrangement == CONFORMANCE_INSTANCES ? instance_stop(rank) : BMI_finalize();
+}
 
 void rank_start_server(struct rank *rank, const char *listen, int flags)
 {
-    int status = BMI_initialize(rank->method->name, listen ? listen : rank->method->listen,
-                                BMI_INIT_SERVER | flags);
+    int status = library_start(rank, rank->method->name, listen ? listen : rank->method->listen,
+                               BMI_INIT_SERVER | flags);
     if (status != 0)
-        rank_fail_here(rank, true, "BMI_initialize: %s", bmi_status_string(status));
+        rank_fail_here(rank, true, "start as a server: %s", bmi_status_string(status));
     status = BMI_get_info(0, BMI_GET_LISTEN_ADDR, rank->listen);
     if (status != 0)
         rank_fail_here(rank, true, "BMI_GET_LISTEN_ADDR: %s", bmi_status_string(status));
@@ -216,9 +268,9 @@ void rank_start_server(struct rank *rank, const char *listen, int flags)
 
 void rank_start_client(struct rank *rank)
 {
-    int status = BMI_initialize(NULL, NULL, 0);
+    int status = library_start(rank, NULL, NULL, 0);
     if (status != 0)
-        rank_fail_here(rank, true, "BMI_initialize: %s", bmi_status_string(status));
+        rank_fail_here(rank, true, "start as a client: %s", bmi_status_string(status));
     status = BMI_open_context(&rank->context);
     if (status != 0)
         rank_fail_here(rank, true, "BMI_open_context: %s", bmi_status_string(status));
@@ -229,9 +281,9 @@ void rank_stop(struct rank *rank)
     if (rank->context)
         BMI_close_context(rank->context);
     rank->context = 0;
-    int status = BMI_finalize();
+    int status = library_stop(rank);
     if (status != 0)
-        rank_fail_here(rank, true, "BMI_finalize: %s", bmi_status_string(status));
+        rank_fail_here(rank, true, "stop: %s", bmi_status_string(status));
 }
 
 BMI_addr_t rank_look_up(struct rank *rank, const char *url)
@@ -275,7 +327,7 @@ static void look_up_other(struct rank *rank)
 
 static void start_two(struct rank *rank)
 {
-    bool pair = rank->arrangement == CONFORMANCE_PAIR;
+    bool pair = rank->arrangement == CONFORMANCE_PAIR || rank->arrangement == CONFORMANCE_INSTANCES;
     int server = rank->arrangement == CONFORMANCE_FIRST_SERVES ? 0 : 1;
     if (pair || rank->role == server) {
         rank_start_server(rank, NULL, 0);
@@ -316,23 +368,27 @@ static void expect_quiet(struct rank *rank)
                        rank->reported);
 }
 
-static void *role_run(void *argument)
+static void role_run(struct rank *rank)
 {
-    struct rank *rank = argument;
     rank->conformance_case->run(rank);
     if (!(rank->conformance_case->where & (SOLO | RAW | CAST))) {
         rank_barrier(rank);
         expect_quiet(rank);
     }
+}
+
+static void *second_run(void *argument)
+{
+    role_run(argument);
     return NULL;
 }
 
-/* Both roles in this process. */
+/* The roles of one BMI, in this process. */
 static void play_self(struct rank *ranks, int count)
 {
     pthread_t second;
     start_self(ranks, count);
-    if (count == 2 && pthread_create(&second, NULL, role_run, &ranks[1]) != 0)
+    if (count == 2 && pthread_create(&second, NULL, second_run, &ranks[1]) != 0)
         rank_fail_here(&ranks[1], true, "no thread");
     role_run(&ranks[0]);
     if (count == 2) {
@@ -344,17 +400,30 @@ static void play_self(struct rank *ranks, int count)
     rank_stop(&ranks[0]);
 }
 
+void rank_play(struct rank *rank)
+{
+    unsigned where = rank->conformance_case->where;
+    if (where & (RAW | CAST)) {
+        role_run(rank);
+    } else if (where & SOLO) {
+        play_self(rank, 1);
+    } else {
+        start_two(rank);
+        role_run(rank);
+        rank_stop(rank);
+    }
+}
+
 int rank_run(struct rank *ranks, int count)
 {
-    unsigned where = ranks[0].conformance_case->where;
-    if (where & (RAW | CAST)) {
-        role_run(&ranks[0]);
-    } else if (rank_is_self(&ranks[0])) {
+    bool raw = ranks[0].conformance_case->where & RAW;
+    if (ranks[0].arrangement == CONFORMANCE_INSTANCES)
+        instances_run(ranks, count);
+    else if (ranks[0].arrangement == CONFORMANCE_SELF && !raw)
         play_self(ranks, count);
-    } else {
-        start_two(&ranks[0]);
-        role_run(&ranks[0]);
-        rank_stop(&ranks[0]);
-    }
+    else
+        rank_play(&ranks[0]);
+    for (int i = 0; i < count; i++)
+        rank_release(&ranks[i]);
     return atomic_load(&ranks[0].report->failures) ? 1 : 0;
 }

@@ -121,9 +121,8 @@ static void counted_by_hand(struct rank *rank)
 static void looked_up(struct rank *rank)
 {
     char url[200];
-    int holder;
     struct op op;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     BMI_addr_t addr = rank_look_up(rank, url);
     CHECK_STATUS(rank, reference_drop(addr), -BMI_EINVAL);
     for (int round = 0; round < 2; round++) {
@@ -148,9 +147,9 @@ static void looked_up(struct rank *rank)
 static void dropped(struct rank *rank)
 {
     char url[200];
-    int holder, droppable = 0;
+    int droppable = 0;
     struct op op;
-    refused_address(rank, url, sizeof url, &holder);
+    refused_address(rank, url, sizeof url);
     BMI_addr_t addr = rank_look_up(rank, url);
     CHECK_STATUS(rank, BMI_get_info(addr, BMI_DROP_ADDR_QUERY, &droppable), 0);
     CHECK(rank, droppable != 0);
@@ -396,7 +395,8 @@ const struct conformance_case reference_cases[] = {
     {SECTION, .name = "BMI_DROP_ADDR makes a handle stale", .run = dropped, .where = SOLO},
     {SECTION, .name = "BMI_DROP_ADDR of a connected address", .run = dropped_connected,
      .where = CAST, .roles = 2},
-    {SECTION, .name = "stale addresses are refused", .run = stale_addresses, .where = SOLO},
+    {SECTION, .name = "stale addresses are refused", .run = stale_addresses,
+     .where = SOLO | OF_PROCESS},
     {SECTION, .name = "op ids that are none are refused", .run = stale_ids, .where = SOLO},
     {SECTION, .name = "a reported op id is none any more", .run = reported_ids, .where = SOLO},
     {SECTION, .name = "stale contexts are refused", .run = stale_contexts, .where = SOLO},

@@ -20,18 +20,35 @@ struct served {
     char tail[8];
 };
 
-static atomic_int ended_count, timed_out_count, cancelled_count, wrong_count;
-static _Atomic(struct bmi_rpc_request *) held; /* the last deferred one */
+/* Of the role that serves: the argument of its services. */
+struct counts {
+    atomic_int ended, timed_out, cancelled, wrong;
+    _Atomic(struct bmi_rpc_request *) held; /* the last deferred one */
+    uint64_t seed;                          /* of the caller's last body */
+};
+
+static struct counts *counts_of(struct rank *rank)
+{
+    if (rank->of_case == NULL)
+        rank->of_case = rank_keep(rank, sizeof(struct counts));
+    return rank->of_case;
+}
+
+static struct counts *served_counts(const struct bmi_rpc_request *request)
+{
+    return bmi_rpc_argument(request);
+}
 
 static void served_ended(struct bmi_rpc_request *request, bmi_error_code_t status)
 {
     struct served *served = bmi_rpc_data(request);
-    atomic_fetch_add(&timed_out_count, status == -BMI_ETIMEDOUT);
+    struct counts *counts = served_counts(request);
+    atomic_fetch_add(&counts->timed_out, status == -BMI_ETIMEDOUT);
     if (served != NULL) {
         free(served->memory);
         free(served);
     }
-    atomic_fetch_add(&ended_count, 1);
+    atomic_fetch_add(&counts->ended, 1);
 }
 
 /* The sizes are express, the body cheaper, and there is an express piece behind it. */
@@ -69,7 +86,7 @@ static void body_run(struct bmi_rpc_request *request)
     struct served *served = bmi_rpc_data(request);
     if (!pattern_holds(served->memory, (bmi_size_t)served->size, served->seed) ||
         memcmp(served->tail, "the tail", 8) != 0)
-        atomic_fetch_add(&wrong_count, 1);
+        atomic_fetch_add(&served_counts(request)->wrong, 1);
     char *memory = realloc(served->memory, served->reply_size + 1);
     struct bmi_message *reply = bmi_message_new();
     served->memory = memory;
@@ -98,51 +115,46 @@ static void held_run(struct bmi_rpc_request *request)
 
 static void held_cancelled(struct bmi_rpc_request *request)
 {
-    atomic_fetch_add(&cancelled_count, 1);
+    atomic_fetch_add(&served_counts(request)->cancelled, 1);
     bmi_rpc_fail(request, -BMI_EIO); /* not sent */
 }
 
 static int later_arrived(struct bmi_rpc_request *request, struct bmi_message *arguments)
 {
     (void)arguments;
-    atomic_store(&held, request);
+    atomic_store(&served_counts(request)->held, request);
     return BMI_RPC_LATER;
 }
 
+static void service_register(struct rank *rank, const char *name, struct bmi_rpc_service service)
+{
+    service.argument = counts_of(rank);
+    NEED_STATUS(rank, bmi_rpc_register(name, &service), 0);
+}
+
+static const struct {
+    const char *name;
+    struct bmi_rpc_service service;
+} services[] = {{"null", {.run = null_run, .ended = served_ended}},
+                {"pool", {.run = null_run, .ended = served_ended, .options = BMI_RPC_BLOCKING}},
+                {"body", {.arrived = body_arrived, .run = body_run, .ended = served_ended}},
+                {"failing", {.run = failing_run, .ended = served_ended}},
+                {"waiting", {.run = held_run, .cancelled = held_cancelled, .ended = served_ended}},
+                {"later", {.arrived = later_arrived, .run = body_run, .ended = served_ended}}};
+
+enum { SERVICES = sizeof services / sizeof *services };
+
 static void services_register(struct rank *rank)
 {
-    static const struct bmi_rpc_service null = {.run = null_run, .ended = served_ended};
-    static const struct bmi_rpc_service pool = {.run = null_run,
-                                                .ended = served_ended,
-                                                .options = BMI_RPC_BLOCKING};
-    static const struct bmi_rpc_service body = {.arrived = body_arrived,
-                                                .run = body_run,
-                                                .ended = served_ended};
-    static const struct bmi_rpc_service failing = {.run = failing_run, .ended = served_ended};
-    static const struct bmi_rpc_service waiting = {.run = held_run,
-                                                   .cancelled = held_cancelled,
-                                                   .ended = served_ended};
-    static const struct bmi_rpc_service later = {.arrived = later_arrived,
-                                                 .run = body_run,
-                                                 .ended = served_ended};
-    atomic_store(&ended_count, 0);
-    atomic_store(&timed_out_count, 0);
-    atomic_store(&cancelled_count, 0);
-    atomic_store(&wrong_count, 0);
-    NEED_STATUS(rank, bmi_rpc_register("null", &null), 0);
-    NEED_STATUS(rank, bmi_rpc_register("pool", &pool), 0);
-    NEED_STATUS(rank, bmi_rpc_register("body", &body), 0);
-    NEED_STATUS(rank, bmi_rpc_register("failing", &failing), 0);
-    NEED_STATUS(rank, bmi_rpc_register("waiting", &waiting), 0);
-    NEED_STATUS(rank, bmi_rpc_register("later", &later), 0);
-    CHECK_STATUS(rank, bmi_rpc_register("later", &later), -BMI_EEXIST);
+    for (int i = 0; i < SERVICES; i++)
+        service_register(rank, services[i].name, services[i].service);
+    CHECK_STATUS(rank, bmi_rpc_register("later", &services[SERVICES - 1].service), -BMI_EEXIST);
 }
 
 static void services_withdraw(struct rank *rank)
 {
-    static const char *const names[] = {"null", "pool", "body", "failing", "waiting", "later"};
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
-        CHECK_STATUS(rank, bmi_rpc_unregister(names[i]), 0);
+    for (int i = 0; i < SERVICES; i++)
+        CHECK_STATUS(rank, bmi_rpc_unregister(services[i].name), 0);
     CHECK_STATUS(rank, bmi_rpc_unregister("later"), -BMI_ENOENT);
 }
 
@@ -219,18 +231,18 @@ static void with_services(struct rank *rank, void (*caller)(struct rank *rank))
         caller(rank);
     rank_barrier(rank);
     if (rank->role == RECEIVER) {
-        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+        CHECK_EQUAL(rank, atomic_load(&counts_of(rank)->wrong), 0);
         services_withdraw(rank);
     }
 }
 
 static void one_body(struct rank *rank, uint64_t size, uint64_t reply_size, unsigned mode)
 {
-    static uint64_t seed;
+    uint64_t seed = ++counts_of(rank)->seed;
     struct caller caller = {.size = reply_size};
     char *memory = memory_take(rank, (bmi_size_t)size + 1);
     caller.memory = memory_take(rank, (bmi_size_t)reply_size + 1);
-    pattern_fill(memory, (bmi_size_t)size, ++seed);
+    pattern_fill(memory, (bmi_size_t)size, seed);
     struct op op;
     call_begin(rank, &op, "body", body_pack(memory, size, reply_size, seed, mode), body_unpack,
                &caller, CALL_MS);
@@ -341,12 +353,12 @@ static void deadlines(struct rank *rank)
     with_services(rank, deadlines_call);
     if (rank->role != RECEIVER)
         return;
-    while (atomic_load(&cancelled_count) < 2)
+    while (atomic_load(&counts_of(rank)->cancelled) < 2)
         op_collect(rank, 10);
-    struct bmi_rpc_request *request = atomic_load(&held);
+    struct bmi_rpc_request *request = atomic_load(&counts_of(rank)->held);
     CHECK(rank, bmi_rpc_is_cancelled(request));
     CHECK_STATUS(rank, bmi_rpc_resume(request), 0);
-    while (atomic_load(&ended_count) < 4)
+    while (atomic_load(&counts_of(rank)->ended) < 4)
         op_collect(rank, 10);
 }
 
@@ -357,7 +369,6 @@ static void deferred(struct rank *rank)
     struct op op;
     if (rank->role == RECEIVER)
         services_register(rank);
-    atomic_store(&held, NULL);
     rank_warm_up(rank);
     if (rank->role == SENDER) {
         pattern_fill(memory, LARGE, 77);
@@ -366,18 +377,18 @@ static void deferred(struct rank *rank)
         for (int i = 0; i < 10; i++) /* others pass */
             one_body(rank, 100000, 100000, BMI_PACK_CHEAPER);
     } else {
-        while (atomic_load(&held) == NULL)
+        while (atomic_load(&counts_of(rank)->held) == NULL)
             op_collect(rank, 10);
     }
     rank_barrier(rank);
     if (rank->role == RECEIVER) {
-        struct bmi_rpc_request *request = atomic_load(&held);
+        struct bmi_rpc_request *request = atomic_load(&counts_of(rank)->held);
         NEED_STATUS(rank, body_arrived(request, bmi_rpc_arguments(request)), 0);
         NEED_STATUS(rank, bmi_rpc_resume(request), 0);
         CHECK_STATUS(rank, bmi_rpc_resume(request), -BMI_EINVAL);
-        while (atomic_load(&ended_count) < 11)
+        while (atomic_load(&counts_of(rank)->ended) < 11)
             op_collect(rank, 10);
-        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+        CHECK_EQUAL(rank, atomic_load(&counts_of(rank)->wrong), 0);
     } else {
         CHECK_STATUS(rank, call_end(rank, &op), 0);
         CHECK(rank, pattern_holds(caller.memory, 5, 78));
@@ -409,7 +420,7 @@ static void one_way_call(struct rank *rank)
 static void one_way(struct rank *rank)
 {
     with_services(rank, one_way_call);
-    while (rank->role == RECEIVER && atomic_load(&ended_count) < 10)
+    while (rank->role == RECEIVER && atomic_load(&counts_of(rank)->ended) < 10)
         op_collect(rank, 10);
 }
 
@@ -493,14 +504,14 @@ static void closing_call(struct rank *rank)
 
 static void closing(struct rank *rank)
 {
-    atomic_store(&held, NULL);
     with_services(rank, closing_call);
-    while (rank->role == RECEIVER && atomic_load(&cancelled_count) < 1)
+    while (rank->role == RECEIVER && atomic_load(&counts_of(rank)->cancelled) < 1)
         op_collect(rank, 10);
-    struct bmi_rpc_request *request = rank->role == RECEIVER ? atomic_load(&held) : NULL;
+    struct bmi_rpc_request *request =
+        rank->role == RECEIVER ? atomic_load(&counts_of(rank)->held) : NULL;
     if (request != NULL)
         CHECK_STATUS(rank, bmi_rpc_resume(request), 0);
-    while (rank->role == RECEIVER && atomic_load(&ended_count) < 4)
+    while (rank->role == RECEIVER && atomic_load(&counts_of(rank)->ended) < 4)
         op_collect(rank, 10);
 }
 
@@ -508,8 +519,8 @@ static void closing(struct rank *rank)
 static void many_call(struct rank *rank)
 {
     enum { CALLS = 200 };
-    static struct op ops[CALLS];
-    static struct caller callers[CALLS];
+    struct op ops[CALLS];
+    struct caller callers[CALLS];
     char *memory = memory_take(rank, 400000);
     pattern_fill(memory, 400000, 9);
     for (int i = 0; i < CALLS; i++) {
@@ -557,14 +568,14 @@ static void many(struct rank *rank)
     if (rank->role == RECEIVER) {
         services_register(rank);
         bmi_rpc_unregister("later");
-        NEED_STATUS(rank, bmi_rpc_register("later", &later), 0);
+        service_register(rank, "later", later);
     }
     rank_warm_up(rank);
     if (rank->role == SENDER)
         many_call(rank);
     rank_barrier(rank);
     if (rank->role == RECEIVER)
-        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+        CHECK_EQUAL(rank, atomic_load(&counts_of(rank)->wrong), 0);
     none_unmatched(rank);
 }
 
@@ -576,8 +587,8 @@ enum { STILL_CALLS = 240, STILL_LARGE = 24, STILL_MS = 300 };
  * their receiver makes progress; of the other replies there are too many. */
 static void still_call(struct rank *rank)
 {
-    static struct op ops[STILL_CALLS];
-    static struct caller callers[STILL_CALLS];
+    struct op ops[STILL_CALLS];
+    struct caller callers[STILL_CALLS];
     char *memory = memory_take(rank, LARGE);
     int timed_out = 0, withdrawn = 0, lost = 0;
     /* libfabric cannot withdraw a message, so the connection ends */
@@ -625,7 +636,7 @@ static void still(struct rank *rank)
     if (rank->role == RECEIVER) {
         services_register(rank);
         NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "cancel_grace_ms=20"), 0);
-        NEED_STATUS(rank, bmi_rpc_register("still", &service), 0);
+        service_register(rank, "still", service);
     }
     rank_warm_up(rank);
     if (rank->role == SENDER) {
@@ -633,15 +644,15 @@ static void still(struct rank *rank)
     } else {
         char go;
         rank_read_idle(rank, SENDER, &go, 1);
-        while (atomic_load(&ended_count) < STILL_CALLS)
+        while (atomic_load(&counts_of(rank)->ended) < STILL_CALLS)
             op_collect(rank, 10);
-        int withdrawn = atomic_load(&timed_out_count);
+        int withdrawn = atomic_load(&counts_of(rank)->timed_out);
         CHECK(rank, withdrawn >= STILL_LARGE / 2);
         rank_write(rank, SENDER, &withdrawn, sizeof withdrawn);
     }
     rank_barrier(rank);
     if (rank->role == RECEIVER) {
-        CHECK_EQUAL(rank, atomic_load(&wrong_count), 0);
+        CHECK_EQUAL(rank, atomic_load(&counts_of(rank)->wrong), 0);
         CHECK_STATUS(rank, bmi_rpc_unregister("still"), 0);
         services_withdraw(rank);
     }

@@ -2,13 +2,14 @@
  *
  * runner.c - the program around the cases.
  *
- *   PROGRAM [--arrangement self|pair|first|second] [--immediate on|off] [--small] [--repeat N]
- *           [--list] [PATTERN...]
+ *   PROGRAM [--arrangement self|pair|first|second|instances] [--immediate on|off] [--small]
+ *           [--copies N] [--repeat N] [--list] [PATTERN...]
  *
  * runs every case (or those whose "Section: name" matches a shell pattern) as one CUnit test. The
  * runner never starts BMI itself: it forks a process for each role of a case, watches them through
  * pidfds, reads their failures from shared memory, and ends them by pid when one fails or the
- * case's time is over. So no case can affect the next one, or hang the suite.
+ * case's time is over. So no case can affect the next one, or hang the suite. With --copies N, the
+ * process of "instances" runs N copies of all roles at once; a case passes if all copies do.
  */
 #define HARNESS_INTERNAL
 #include "harness.h"
@@ -45,10 +46,9 @@ struct role_process {
 };
 
 static const char *const arrangement_names[CONFORMANCE_ARRANGEMENTS] = {
-    [CONFORMANCE_SELF] = "self",
-    [CONFORMANCE_PAIR] = "pair",
-    [CONFORMANCE_FIRST_SERVES] = "first",
-    [CONFORMANCE_SECOND_SERVES] = "second",
+    [CONFORMANCE_SELF] = "self",           [CONFORMANCE_PAIR] = "pair",
+    [CONFORMANCE_FIRST_SERVES] = "first",  [CONFORMANCE_SECOND_SERVES] = "second",
+    [CONFORMANCE_INSTANCES] = "instances",
 };
 
 static struct runner {
@@ -58,7 +58,7 @@ static struct runner {
     int run_count, skipped;
     bool arrangements[CONFORMANCE_ARRANGEMENTS];
     bool immediates[2];
-    int repeat;
+    int repeat, copies;
     bool list, small; /* small: for a slow machine, see rank.small */
     char **patterns;
     int pattern_count;
@@ -73,14 +73,20 @@ static const char first_step[] = "before its first step";
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
-static void report_failure(int role, const char *text)
+static void failure_add(int copy, int role, const char *file, int line, const char *text)
 {
-    const struct position *at = &runner.report->position[role];
-    const char *file = atomic_load(&at->file);
-    char whole[700];
-    snprintf(whole, sizeof whole, "role %d: %s", role, text);
-    CU_assertImplementation(CU_FALSE, (unsigned)atomic_load(&at->line), whole,
-                            file ? file : first_step, "", CU_FALSE);
+    char whole[700], of_copy[40] = "";
+    if (runner.copies > 1)
+        snprintf(of_copy, sizeof of_copy, "copy %d, ", copy);
+    snprintf(whole, sizeof whole, "%srole %d: %s", of_copy, role, text);
+    CU_assertImplementation(CU_FALSE, (unsigned)line, whole, file ? file : first_step, "",
+                            CU_FALSE);
+}
+
+static void report_failure(int copy, int role, const char *text)
+{
+    const struct position *at = &runner.report->position[copy][role];
+    failure_add(copy, role, atomic_load(&at->file), atomic_load(&at->line), text);
 }
 
 /* Sockets between every two roles; wires[from][to]. */
@@ -109,31 +115,50 @@ static void wires_close(int wires[ROLES][ROLES], int roles)
     }
 }
 
+static int case_roles(const struct conformance_case *one)
+{
+    return one->where & (SOLO | RAW) ? 1 : one->where & CAST ? one->roles : 2;
+}
+
 static int case_seconds(const struct conformance_case *one)
 {
     return (one->seconds ? one->seconds : 180) * patience();
 }
 
-/* In the child: plays `count` roles from `role` on. */
+/* In the child: roles [role, role + count) of one copy. */
+static void ranks_make(struct rank *ranks, const struct run *run, int wires[ROLES][ROLES], int role,
+                       int count, int copy)
+{
+    for (int i = 0; i < count; i++) {
+        ranks[i] = (struct rank){.method = runner.method,
+                                 .conformance_case = run->conformance_case,
+                                 .arrangement = run->arrangement,
+                                 .role = role + i,
+                                 .copy = copy,
+                                 .may_be_immediate = run->immediate,
+                                 .small = runner.small,
+                                 .report = runner.report};
+        memcpy(ranks[i].wires, wires[role + i], sizeof ranks[i].wires);
+    }
+}
+
+/* In the child: plays `count` roles from `role` on, and their copies. */
 _Noreturn static void role_main(const struct run *run, int wires[ROLES][ROLES], int role, int count)
 {
-    struct rank ranks[2];
+    int copies = run->arrangement == CONFORMANCE_INSTANCES ? runner.copies : 1;
+    struct rank *ranks = calloc((size_t)(count * copies), sizeof *ranks);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm((unsigned)case_seconds(run->conformance_case) + 30); /* in case the runner is stopped */
     setenv("BMI_IMMEDIATE", run->immediate ? "on" : "off", 1);
-    memset(ranks, 0, sizeof ranks);
     atomic_store(&runner.report->pids[role], getpid());
-    for (int i = 0; i < count; i++) {
-        ranks[i].method = runner.method;
-        ranks[i].conformance_case = run->conformance_case;
-        ranks[i].arrangement = run->arrangement;
-        ranks[i].role = role + i;
-        ranks[i].may_be_immediate = run->immediate;
-        ranks[i].small = runner.small;
-        ranks[i].report = runner.report;
-        memcpy(ranks[i].wires, wires[role + i], sizeof ranks[i].wires);
+    for (int copy = 0; copy < copies; copy++) {
+        if (ranks == NULL || (copy > 0 && !wires_make(wires, count)))
+            exit(1);
+        ranks_make(&ranks[copy * count], run, wires, role, count, copy);
     }
-    exit(rank_run(ranks, count));
+    int status = rank_run(ranks, count * copies);
+    free(ranks);
+    exit(status);
 }
 
 static void role_ended(struct role_process *process, int role)
@@ -148,11 +173,11 @@ static void role_ended(struct role_process *process, int role)
     if (WIFSIGNALED(status)) {
         snprintf(text, sizeof text, "died of signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-        report_failure(role, text);
+        report_failure(0, role, text);
         atomic_fetch_add(&runner.report->failures, 1);
     } else if (WEXITSTATUS(status) != 0 && atomic_load(&runner.report->failures) == 0) {
         snprintf(text, sizeof text, "exit status %d", WEXITSTATUS(status));
-        report_failure(role, text);
+        report_failure(0, role, text);
         atomic_fetch_add(&runner.report->failures, 1);
     }
 }
@@ -179,6 +204,21 @@ static bool roles_poll(struct role_process *processes, int count, int64_t deadli
     return atomic_load(&runner.report->failures) == 0 && !atomic_load(&runner.report->skipped);
 }
 
+/* The threads that are not done, if the roles are threads. */
+static void report_late(const struct run *run, int role, int seconds)
+{
+    char text[100];
+    snprintf(text, sizeof text, "not done after %d s; this was its last step", seconds);
+    if (run->arrangement != CONFORMANCE_INSTANCES) {
+        report_failure(0, role, text);
+        return;
+    }
+    for (int copy = 0; copy < runner.copies; copy++)
+        for (int i = 0; i < case_roles(run->conformance_case); i++)
+            if (!atomic_load(&runner.report->position[copy][i].ended))
+                report_failure(copy, i, text);
+}
+
 static void roles_wait(const struct run *run, struct role_process *processes, int count)
 {
     int seconds = case_seconds(run->conformance_case);
@@ -187,12 +227,10 @@ static void roles_wait(const struct run *run, struct role_process *processes, in
         ;
     bool late = now_ms() >= deadline;
     for (int i = 0; i < count; i++) {
-        char text[100];
         if (processes[i].ended)
             continue;
-        snprintf(text, sizeof text, "not done after %d s; this was its last step", seconds);
         if (late)
-            report_failure(i, text);
+            report_late(run, i, seconds);
         kill(processes[i].pid, SIGKILL);
         waitpid(processes[i].pid, NULL, 0);
         close(processes[i].pidfd);
@@ -205,10 +243,8 @@ static void roles_report(const struct run *run)
     int failures = atomic_load(&report->failures);
     for (int i = 0; i < failures && i < FAILURES; i++) {
         const struct failure *failure = &report->list[i];
-        char text[600];
-        snprintf(text, sizeof text, "role %d: %s", failure->role, failure->text);
-        CU_assertImplementation(CU_FALSE, (unsigned)failure->line, text,
-                                failure->file ? failure->file : first_step, "", CU_FALSE);
+        if (failure->text[0] != '\0') /* else role_ended has reported it */
+            failure_add(failure->copy, failure->role, failure->file, failure->line, failure->text);
     }
     if (atomic_load(&report->skipped) && failures == 0) {
         runner.skipped++;
@@ -222,9 +258,10 @@ static void run_one(const struct run *run)
     const struct conformance_case *one = run->conformance_case;
     struct role_process processes[ROLES] = {0};
     int wires[ROLES][ROLES];
-    bool alone = one->where & (SOLO | RAW);
-    int roles = alone ? 1 : one->where & CAST ? one->roles : 2;
-    int count = run->arrangement == CONFORMANCE_SELF ? 1 : roles;
+    int roles = case_roles(one);
+    bool together =
+        run->arrangement == CONFORMANCE_SELF || run->arrangement == CONFORMANCE_INSTANCES;
+    int count = together ? 1 : roles;
 
     memset(runner.report, 0, sizeof *runner.report);
     memset(wires, -1, sizeof wires);
@@ -236,7 +273,7 @@ static void run_one(const struct run *run)
     for (int i = 0; i < count; i++) {
         processes[i].pid = fork();
         if (processes[i].pid == 0)
-            role_main(run, wires, i, count == 1 ? roles : 1);
+            role_main(run, wires, i, together ? roles : 1);
         processes[i].pidfd = processes[i].pid > 0 ? pidfd_open(processes[i].pid, 0) : -1;
         processes[i].ended = processes[i].pid < 0;
         if (processes[i].pid < 0)
@@ -263,7 +300,10 @@ static void run_current(void)
 
 static bool case_fits(const struct conformance_case *one, enum conformance_arrangement arrangement)
 {
-    bool self = arrangement == CONFORMANCE_SELF, pair = arrangement == CONFORMANCE_PAIR;
+    bool self = arrangement == CONFORMANCE_SELF, instances = arrangement == CONFORMANCE_INSTANCES;
+    bool pair = arrangement == CONFORMANCE_PAIR || instances;
+    if (instances && (one->where & (RAW | OF_PROCESS)))
+        return false;
     if ((one->where & GIGABYTES) && runner.small)
         return false;
     if ((one->where & PORTS) && !(runner.method->features & CONFORMANCE_PORTS))
@@ -271,7 +311,7 @@ static bool case_fits(const struct conformance_case *one, enum conformance_arran
     if ((one->where & SOCKETS) && !(runner.method->features & CONFORMANCE_SOCKETS))
         return false;
     if (one->where & (SOLO | RAW))
-        return self;
+        return self || instances;
     if (one->where & (CAST | BOTH_LISTEN))
         return pair;
     if (one->where & ONE_SERVES)
@@ -347,13 +387,20 @@ static void suite_add(enum conformance_arrangement arrangement, bool immediate)
     }
 }
 
+static bool arrangement_possible(int arrangement)
+{
+    unsigned features = runner.method->features;
+    return arrangement == CONFORMANCE_SELF ||
+           ((features & CONFORMANCE_PROCESSES) &&
+            !(arrangement == CONFORMANCE_INSTANCES && (features & CONFORMANCE_ALONE)));
+}
+
 static void suites_add(void)
 {
     for (int arrangement = 0; arrangement < CONFORMANCE_ARRANGEMENTS; arrangement++) {
-        bool possible =
-            arrangement == CONFORMANCE_SELF || (runner.method->features & CONFORMANCE_PROCESSES);
         for (int immediate = 0; immediate < 2; immediate++) {
-            if (possible && runner.arrangements[arrangement] && runner.immediates[immediate])
+            if (arrangement_possible(arrangement) && runner.arrangements[arrangement] &&
+                runner.immediates[immediate])
                 suite_add((enum conformance_arrangement)arrangement, immediate);
         }
     }
@@ -375,7 +422,7 @@ static bool options_read(int argc, char **argv)
 {
     memset(runner.arrangements, true, sizeof runner.arrangements);
     memset(runner.immediates, true, sizeof runner.immediates);
-    runner.repeat = 1;
+    runner.repeat = runner.copies = 1;
     runner.patterns = argv + 1;
     for (int i = 1; i < argc; i++) {
         bool last = i + 1 == argc;
@@ -387,6 +434,8 @@ static bool options_read(int argc, char **argv)
             runner.small = true;
         } else if (strcmp(argv[i], "--repeat") == 0 && !last) {
             runner.repeat = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--copies") == 0 && !last) {
+            runner.copies = atoi(argv[++i]);
         } else if (strcmp(argv[i], "--immediate") == 0 && !last) {
             bool on = strcmp(argv[++i], "on") == 0;
             runner.immediates[on] = true;
@@ -394,13 +443,13 @@ static bool options_read(int argc, char **argv)
         } else if (strcmp(argv[i], "--arrangement") != 0 || last ||
                    !option_arrangement(argv[++i])) {
             fprintf(stderr,
-                    "%s [--arrangement self|pair|first|second] [--immediate on|off] [--small] "
-                    "[--repeat N] [--list] [PATTERN...]\n",
-                    argv[0]);
+                    "%s [--arrangement self|pair|first|second|instances] [--immediate on|off] "
+                    "[--small] [--copies 1 to %d] [--repeat N] [--list] [PATTERN...]\n",
+                    argv[0], COPIES);
             return false;
         }
     }
-    return true;
+    return runner.copies >= 1 && runner.copies <= COPIES;
 }
 
 static int outcome(unsigned failures)

@@ -276,9 +276,9 @@ int plain_connect(const char *host, int port)
     return descriptor;
 }
 
-void refused_address(struct rank *rank, char *url, size_t size, int *holder)
+void refused_address(struct rank *rank, char *url, size_t size)
 {
-    *holder = -1;
+    int *holder = rank_keep_descriptor(rank);
     if (rank->method->features & CONFORMANCE_PORTS)
         snprintf(url, size, "%s://127.0.0.1:%d", rank->method->scheme, plain_bind(rank, holder));
     else

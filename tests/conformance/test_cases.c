@@ -258,8 +258,8 @@ static void some_with_stale(struct rank *rank)
 static void in_order(struct rank *rank)
 {
     enum { MESSAGES = 100 };
-    static bmi_op_id_t ids[MESSAGES], out[MESSAGES];
-    static int64_t values[MESSAGES];
+    bmi_op_id_t ids[MESSAGES], out[MESSAGES];
+    int64_t values[MESSAGES];
     static const int rooms[] = {1, 2, 3, 5, 89};
     int order[MESSAGES], count, done = 0;
     bmi_error_code_t errors[MESSAGES];

@@ -43,13 +43,6 @@ static void *waiter_run(void *argument)
     return NULL;
 }
 
-static pthread_t thread_start(struct rank *rank, void *(*run)(void *), void *argument)
-{
-    pthread_t thread;
-    NEED(rank, pthread_create(&thread, NULL, run, argument) == 0);
-    return thread;
-}
-
 static void wait_until_waiting(struct rank *rank, bmi_context_id context)
 {
     struct bmi_context_statistics statistics = {.context = context};
@@ -94,7 +87,7 @@ static void post_wakes(struct rank *rank)
         struct op op;
         NEED_STATUS(rank, BMI_open_context(&waiter.context), 0);
         bmi_op_id_t id = receive_for(rank, &waiter, &byte, 10 + rank_other(rank));
-        pthread_t thread = thread_start(rank, waiter_run, &waiter);
+        pthread_t thread = rank_thread(rank, waiter_run, &waiter);
         wait_until_waiting(rank, waiter.context);
         rank_barrier_idle(rank);
         int64_t start = now_ms();
@@ -117,7 +110,7 @@ static void cancel_wakes(struct rank *rank)
         char byte = 0;
         NEED_STATUS(rank, BMI_open_context(&waiter.context), 0);
         bmi_op_id_t id = receive_for(rank, &waiter, &byte, 1);
-        pthread_t thread = thread_start(rank, waiter_run, &waiter);
+        pthread_t thread = rank_thread(rank, waiter_run, &waiter);
         wait_until_waiting(rank, waiter.context);
         int64_t start = now_ms();
         CHECK_STATUS(rank, BMI_cancel(id, waiter.context), 0);
@@ -144,7 +137,7 @@ static void contexts_of_threads(struct rank *rank)
         order[i] = i;
         NEED_STATUS(rank, BMI_open_context(&waiters[i].context), 0);
         ids[i] = receive_for(rank, &waiters[i], &bytes[i], 10 * i + rank_other(rank));
-        threads[i] = thread_start(rank, waiter_run, &waiters[i]);
+        threads[i] = rank_thread(rank, waiter_run, &waiters[i]);
         wait_until_waiting(rank, waiters[i].context);
     }
     rank_barrier_idle(rank);
@@ -168,17 +161,17 @@ static void threads_of_one_context(struct rank *rank)
     enum { THREADS = 4, MESSAGES = 400 };
     struct waiter waiters[THREADS];
     pthread_t threads[THREADS];
-    static char bytes[ROLES][MESSAGES];
+    char bytes[MESSAGES];
     bmi_context_id context;
     struct waiter posts = {0};
     int total = 0;
     NEED_STATUS(rank, BMI_open_context(&context), 0);
     posts.context = context;
     for (int i = 0; i < MESSAGES; i++)
-        receive_for(rank, &posts, &bytes[rank->role][i], 10 + rank_other(rank));
+        receive_for(rank, &posts, &bytes[i], 10 + rank_other(rank));
     for (int i = 0; i < THREADS; i++) {
         waiters[i] = (struct waiter){.rank = rank, .wanted = 1, .context = context};
-        threads[i] = thread_start(rank, waiter_run, &waiters[i]);
+        threads[i] = rank_thread(rank, waiter_run, &waiters[i]);
     }
     rank_barrier_idle(rank);
     for (int i = 0; i < MESSAGES; i++) {
@@ -194,7 +187,7 @@ static void threads_of_one_context(struct rank *rank)
     waiter_run(&rest);
     CHECK_EQUAL(rank, total + atomic_load(&rest.got), MESSAGES);
     for (int i = 0; i < MESSAGES; i++)
-        CHECK_EQUAL(rank, bytes[rank->role][i], 'b');
+        CHECK_EQUAL(rank, bytes[i], 'b');
     rank_barrier(rank);
     BMI_close_context(context);
 }
@@ -242,8 +235,8 @@ static void both_waits(struct rank *rank)
     NEED_STATUS(rank, BMI_open_context(&expected.context), 0);
     for (int i = 0; i < ROUNDS / 2; i++)
         receive_for(rank, &expected, &bytes[i], 1);
-    pthread_t first = thread_start(rank, waiter_run, &expected);
-    pthread_t second = thread_start(rank, unexpected_run, &unexpected);
+    pthread_t first = rank_thread(rank, waiter_run, &expected);
+    pthread_t second = rank_thread(rank, unexpected_run, &unexpected);
     int64_t start = now_ms();
     rank_barrier_idle(rank);
     pthread_join(first, NULL);
@@ -294,7 +287,7 @@ static void id_before_completion(struct rank *rank)
     struct stored *stored = memory_take(rank, sizeof *stored);
     stored->rank = rank;
     NEED_STATUS(rank, BMI_open_context(&stored->context), 0);
-    pthread_t thread = thread_start(rank, stored_run, stored);
+    pthread_t thread = rank_thread(rank, stored_run, stored);
     for (int i = 0; i < STORED; i++) {
         bmi_size_t actual;
         int posted = rank->role == SENDER
@@ -357,7 +350,7 @@ static void cancel_of_completed(struct rank *rank)
     bmi_size_t actual;
     NEED_STATUS(rank, BMI_open_context(&late.context), 0);
     NEED_STATUS(rank, BMI_open_context(&other), 0);
-    pthread_t thread = thread_start(rank, late_run, &late);
+    pthread_t thread = rank_thread(rank, late_run, &late);
     for (int64_t end = now_ms() + MS; now_ms() < end;) {
         bmi_op_id_t id;
         NEED_STATUS(rank,

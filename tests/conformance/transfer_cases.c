@@ -118,7 +118,7 @@ static void send_numbered(struct rank *rank, struct op *op, int64_t *words, int6
 /* DONE is sent when all sends have completed. */
 static void crossing_sender(struct rank *rank)
 {
-    static struct op ops[ROUNDS], done;
+    struct op ops[ROUNDS], done;
     int64_t *words[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         words[i] = memory_take(rank, crossing_size(i));

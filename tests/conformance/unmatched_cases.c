@@ -41,8 +41,7 @@ static void large_in_front(struct rank *rank)
 static void eager_in_front(struct rank *rank)
 {
     enum { COUNT = 400 };
-    static struct op ops[ROLES][COUNT];
-    struct op *mine = ops[rank->role], matching;
+    struct op *mine = rank_keep(rank, COUNT * sizeof *mine), matching;
     bmi_size_t size = method_info(rank).eager_max;
     char byte = 'b', *memory = memory_take(rank, size);
     pattern_fill(memory, size, 1);
@@ -83,8 +82,7 @@ static void too_small_receive(struct rank *rank, struct op *op, char *bytes, bmi
 static void too_small_behind(struct rank *rank)
 {
     enum { COUNT = 80, ASKING = 8 };
-    static struct op ops[ROLES][COUNT];
-    struct op *mine = ops[rank->role], mismatched[2];
+    struct op *mine = rank_keep(rank, COUNT * sizeof *mine), mismatched[2];
     bmi_size_t size = method_info(rank).eager_max;
     char *memory = memory_take(rank, 2 * size), bytes[2][10];
     for (int i = 0; i < COUNT && rank->role == SENDER; i++)
@@ -169,7 +167,7 @@ static void many_in_front(struct rank *rank)
 static void bounded_by_settings(struct rank *rank)
 {
     enum { COUNT = 300, SIZE = 4000, BOUND = 128 * KIB };
-    static struct op ops[COUNT];
+    struct op *ops = rank_keep(rank, COUNT * sizeof *ops);
     struct op matching;
     char byte = 'm', *memory = memory_take(rank, COUNT * SIZE);
     if (rank->role == SENDER) {
@@ -254,7 +252,7 @@ static void unexpected_too_large(struct rank *rank)
 static void unexpected_many(struct rank *rank)
 {
     enum { COUNT = 2000, SIZE = 4000, AT_ONCE = 16 };
-    static struct op ops[COUNT];
+    struct op *ops = rank_keep(rank, COUNT * sizeof *ops);
     char *memory = memory_take(rank, COUNT * SIZE);
     int got = 0, most = 0;
     for (int i = 0; i < COUNT && rank->role == SENDER; i++) {

@@ -262,14 +262,13 @@ static void unexpected_ends_beside_other_waits(struct rank *rank, bool some)
 {
     struct other_wait other = {.rank = rank, .some = some};
     struct bmi_context_statistics statistics = {.context = rank->context};
-    pthread_t thread;
     bmi_size_t actual;
     char byte;
     NEED_STATUS(rank,
                 BMI_post_recv(&other.id, rank->peer, &byte, 1, &actual, BMI_EXT_ALLOC, 99, NULL,
                               rank->context, NULL),
                 0);
-    NEED(rank, pthread_create(&thread, NULL, other_wait_run, &other) == 0);
+    pthread_t thread = rank_thread(rank, other_wait_run, &other);
     while (statistics.waiters == 0) {
         NEED_STATUS(rank, BMI_get_info(0, BMI_GET_CONTEXT_STATISTICS, &statistics), 0);
         sched_yield();
@@ -309,12 +308,11 @@ static void unexpected_ends_during_ping(struct rank *rank)
 {
     char url[200];
     void *link = NULL;
-    pthread_t thread;
     int silent, port = plain_listener(rank, &silent);
     NEED_STATUS(rank, BMI_set_info(0, BMI_SETTING, "connect_timeout_ms=600000"), 0);
     snprintf(url, sizeof url, "%s://127.0.0.1:%d", rank->method->scheme, port);
     struct pinged pinged = {.addr = rank_look_up(rank, url)};
-    NEED(rank, pthread_create(&thread, NULL, ping_run, &pinged) == 0);
+    pthread_t thread = rank_thread(rank, ping_run, &pinged);
     while (link == NULL) {
         op_collect(rank, 5);
         NEED_STATUS(rank, BMI_get_info(pinged.addr, BMI_GET_METH_ADDR, &link), 0);
@@ -514,11 +512,11 @@ static void descriptors_unexpected(struct rank *rank)
 const struct conformance_case wait_cases[] = {
     {SECTION, .name = "a wait ends not before its bound", .run = not_earlier, .where = SOLO},
     {SECTION, .name = "a wait ends when there is something", .run = at_once},
-    {SECTION, .name = "waiting burns no CPU", .run = idle_alone, .where = SOLO},
+    {SECTION, .name = "waiting burns no CPU", .run = idle_alone, .where = SOLO | OF_PROCESS},
     {SECTION, .name = "waiting burns no CPU, connected and blocked", .run = idle_connected,
-     .where = PROCESSES},
+     .where = PROCESSES | OF_PROCESS},
     {SECTION, .name = "waiting burns no CPU, connecting", .run = idle_connecting,
-     .where = SOLO | PORTS},
+     .where = SOLO | PORTS | OF_PROCESS},
     {SECTION, .name = "testcontext ends early for an unexpected message",
      .run = context_ends_for_unexpected},
     {SECTION, .name = "testunexpected ends early for the only context's completion",
