@@ -404,7 +404,8 @@ static void bind_specific(struct rank *rank)
     rank_stop(rank);
 }
 
-/* Operations, contexts, fetched and unfetched messages: finalize frees all. */
+/* Operations, contexts, messages: finalize frees all but a fetched message, which is the program's
+ * to free. */
 static void end_with_everything_open(struct rank *rank)
 {
     static char small[100], large[4 * MIB];
@@ -423,6 +424,9 @@ static void end_with_everything_open(struct rank *rank)
     unexpected_take(rank, &info);
     CHECK_STATUS(rank, BMI_finalize(), 0);
     CHECK(rank, !is_initialized());
+    CHECK_EQUAL(rank, info.size, (bmi_size_t)sizeof small);
+    CHECK(rank, memcmp(info.buffer, small, sizeof small) == 0);
+    CHECK_STATUS(rank, BMI_unexpected_free(info.addr, info.buffer), 0);
 }
 
 /* Buffers go back in any order, also when the address has been dropped. */
