@@ -75,9 +75,7 @@ struct counts {
 
 static struct counts *counts_of(struct rank *rank)
 {
-    if (rank->of_case == NULL)
-        rank->of_case = rank_keep(rank, sizeof(struct counts));
-    return rank->of_case;
+    return rank_of_case(rank, sizeof(struct counts));
 }
 
 static struct counts *served_counts(const struct bmi_rpc_request *request)

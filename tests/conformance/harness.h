@@ -6,7 +6,7 @@
  * by rank_write, rank_read, and rank_barrier, which make progress while they wait. Where both roles
  * are threads of one BMI (CONFORMANCE_SELF) they share the key (peer, tag): a case uses distinct
  * tags for the two directions. Roles may be threads of one process, with copies, so a case has no
- * static variables: rank_keep and rank->of_case are in their place.
+ * static variables: rank_keep and rank_of_case are in their place.
  *
  * Most cases post by struct op only: op_* checks the rules of every post and every completion (ids,
  * immediate completion, exactly once, byte counts), so each case checks them too. NEED ends the
@@ -89,7 +89,7 @@ struct rank {
     char peer_url[BMI_MAX_ADDR_LEN]; /* the looked-up address, or "" */
     unsigned long pending, reported; /* operations */
     struct bmi_instance *instance;   /* the role's own, in CONFORMANCE_INSTANCES */
-    void *of_case;                   /* for the case's functions; NULL at first */
+    void *of_case;                   /* rank_of_case's */
     struct kept *kept;
 };
 
@@ -151,6 +151,8 @@ BMI_addr_t rank_hello_receive(struct rank *rank);
 
 /* Memory of the role, zeroed, that the harness frees when BMI has ended. */
 void *rank_keep(struct rank *rank, size_t size);
+/* Such memory for the case's functions: the same at each call. */
+void *rank_of_case(struct rank *rank, size_t size);
 /* Room for a descriptor, -1, that the harness closes then. */
 int *rank_keep_descriptor(struct rank *rank);
 /* Starts a thread of the role. The case joins it. */

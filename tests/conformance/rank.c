@@ -222,6 +222,13 @@ void *rank_keep(struct rank *rank, size_t size)
     return kept_add(rank, size)->memory;
 }
 
+void *rank_of_case(struct rank *rank, size_t size)
+{
+    if (rank->of_case == NULL)
+        rank->of_case = rank_keep(rank, size);
+    return rank->of_case;
+}
+
 int *rank_keep_descriptor(struct rank *rank)
 {
     return &kept_add(rank, 0)->descriptor;
