@@ -194,8 +194,10 @@ int BMI_testcontext(int incount, bmi_op_id_t *out_id_array, int *outcount,
     struct any any; /* its array is not worth zeroing */
     any.count = 0;
     any.most = incount < TAKE_MOST ? incount : TAKE_MOST;
-    struct waiter waiter;
-    waiter_any(&waiter, context->instance, any_ready, &any, &context->waiters);
+    struct waiter waiter = {.instance = context->instance,
+                            .ready = any_ready,
+                            .argument = &any,
+                            .list = &context->waiters};
     bool ready = any_ready(&waiter);
     if (any.count > 0)
         progress_now_and_then(context->instance);

@@ -303,8 +303,7 @@ static void descriptor_arm(struct bmi_instance *instance)
 /* There is no poller: wakes one follower, or the background task, to become it. */
 static void role_offer(struct bmi_instance *instance)
 {
-    bool offered = bmi__waiters_asleep(instance) > 0 && bmi__waiters_wake_one(instance);
-    if (!offered && bmi__background_on(instance))
+    if (!bmi__waiters_wake_one(instance) && bmi__background_on(instance))
         bmi__background_role_free(instance);
 }
 

@@ -162,8 +162,7 @@ static void signal_locked(struct waiter *waiter, struct wakes *wakes)
         bmi__futex_wake(&waiter->signalled);
 }
 
-/* Out of line, since its registers would slow down its callers, which seldom have any to wake. */
-__attribute__((noinline)) void bmi__wakes_finish(struct wakes *wakes)
+void bmi__wakes_finish(struct wakes *wakes)
 {
     for (unsigned i = 0; i < wakes->count; i++)
         bmi__futex_wake(wakes->each[i]);

@@ -43,19 +43,6 @@ struct waiter {
     struct waiter *outer; /* of the same thread, which waits within a callback */
 };
 
-/* A waiter for any operation of the list. Leaves the members unset that `op` 0 does not need, or
- * that bmi__waiter_enlist sets: to zero them would slow down each test call. */
-static inline void waiter_any(struct waiter *waiter, struct bmi_instance *instance,
-                              bool (*ready)(struct waiter *waiter), void *argument,
-                              struct waiter_list *list)
-{
-    waiter->instance = instance;
-    waiter->ready = ready;
-    waiter->argument = argument;
-    waiter->list = list;
-    waiter->op = 0;
-}
-
 /* Threads to wake once the caller holds no lock that they might want. If there are more than fit,
  * the rest are woken at once. */
 struct wakes {
