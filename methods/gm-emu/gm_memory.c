@@ -292,8 +292,10 @@ static int exposed_begin_locked(struct gm_link *link, struct gm_exposed *exposed
     cds_hlist_add_head(&exposed->listed, &link->exposed);
     for (size_t i = 0; i < count && status == 0; i++) {
         status = piece_begin(link, &iov[i], &exposed->list[i]);
+        if (status != 0)
+            break;
         regions[i] = (struct bmi_region){.length = iov[i].iov_len, .key = exposed->list[i].key};
-        exposed->count += status == 0;
+        exposed->count++;
     }
     if (status != 0)
         exposed_end_locked(link, exposed, GM_BRIEFLY, &until_ms);
