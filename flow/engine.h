@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * engine.h - an engine: the flows of one instance share it. Only engine.c, deadlines.c, and
- * descriptor.c read it, each its own part; all parts read `instance`.
+ * engine.h - an engine: the flows of one instance share it. engine.c, deadlines.c, and descriptor.c
+ * use it, each its own part; flow.c and chunk.c read `instance` only.
  *
  * An engine lives as long as the process, since its task may still be submitted when the last flow
  * context has been closed. Later another instance can use it.
@@ -31,13 +31,12 @@ struct flow_descriptor {
 
 /* `life` is the lock of engine.c for all engines. */
 struct flow_engine {
-    struct flow_engine *next; /* engine.c's list; constant */
-    struct bmi_instance
-        *instance;          /* life; constant until the last close has ended; NULL: of none */
-    unsigned users;         /* life: open flow contexts */
-    unsigned ending;        /* life: last closes that still end their resources */
-    pthread_mutex_t in_use; /* held by the poll task */
-    bool open;              /* life and in_use to write: the poll task may use contexts */
+    struct flow_engine *next;       /* engine.c's list; constant */
+    struct bmi_instance *instance;  /* life; constant until its last close has ended; NULL: none */
+    unsigned users;                 /* life: open flow contexts */
+    unsigned ending;                /* life: last closes that still end their resources */
+    pthread_mutex_t in_use;         /* held by the poll task */
+    bool open;                      /* life and in_use to write: the poll task may use contexts */
     bmi_trove_context_id_t storage; /* life to write */
     _Atomic bmi_context_id network; /* life to write; 0: not open */
     atomic_uint wanted;             /* 1 until the task is prepared */
