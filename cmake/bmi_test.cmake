@@ -2,15 +2,16 @@
 #
 # bmi_test(NAME x SOURCES x_test.c LABEL unit|conformance|stress|fault|fuzz|model|vm|bench|tools|package
 #          [ARGS ...] [TIMEOUT seconds] [COST seconds] [INTERNAL] [LIBRARIES ...] [RUN_SERIAL]
-#          [VALGRIND] [NO_VALGRIND] [BACKGROUND] [WRAP function ...])
+#          [VALGRIND] [NO_VALGRIND] [ONE_THREAD] [BACKGROUND] [WRAP function ...])
 #     a program and a test LABEL.x that runs it. INTERNAL: sees the headers of the whole tree and
 #     links bmi_internal; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
 #     77 is "skipped". VALGRIND: short enough to be run under memcheck too (unit tests always
 #     are, unless they say NO_VALGRIND: memcheck does not see what io_uring writes into memory, and
-#     takes what a child of fork() has of its parent's threads for leaks). BACKGROUND: run once more
-#     with progress in the background, as LABEL.x.background. WRAP: the program stands in for these
-#     functions of the library, by the linker's --wrap. COST: how long it takes, if that is more than
-#     20 seconds: ctest starts the longest ones first, so that none is left alone at the end.
+#     takes what a child of fork() has of its parent's threads for leaks). ONE_THREAD: the program has no
+#     other, so it is not built with the thread sanitizer. BACKGROUND: run once more with progress in the
+#     background, as LABEL.x.background. WRAP: the program stands in for these functions of the library, by
+#     the linker's --wrap. COST: how long it takes, if that is more than 20 seconds: ctest starts the longest
+#     ones first, so that none is left alone at the end.
 # bmi_test_objects(x a.c b.c)    files that several programs share, which see the whole tree: built once,
 #     for those that name x after LIBRARIES
 # bmi_test(NAME x PROGRAM y LABEL ... [ARGS ...])    another test that runs y, made by a call before
@@ -37,13 +38,14 @@ set(BMI_MEMCHECK valgrind --quiet --error-exitcode=99 --leak-check=full
     --trace-children=yes --fair-sched=yes --vgdb=no "--suppressions=${PROJECT_SOURCE_DIR}/tests/valgrind.supp")
 
 function(bmi_test)
-    cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND;NO_VALGRIND;BACKGROUND"
+    cmake_parse_arguments(PARSE_ARGV 0 arg "INTERNAL;RUN_SERIAL;VALGRIND;NO_VALGRIND;ONE_THREAD;BACKGROUND"
                           "NAME;LABEL;TIMEOUT;COST;PROGRAM" "SOURCES;ARGS;LIBRARIES;COMMAND;WRAP")
     if(NOT DEFINED BMI_TIMEOUT_${arg_LABEL})
         message(FATAL_ERROR "bmi_test ${arg_NAME}: no label '${arg_LABEL}'")
     endif()
     if(NOT BMI_WITH_TESTS OR (BMI_TEST_LABELS AND NOT arg_LABEL IN_LIST BMI_TEST_LABELS) OR
-       (BMI_TEST_SELECT AND NOT "${arg_LABEL}.${arg_NAME}" MATCHES "${BMI_TEST_SELECT}"))
+       (BMI_TEST_SELECT AND NOT "${arg_LABEL}.${arg_NAME}" MATCHES "${BMI_TEST_SELECT}") OR
+       (arg_ONE_THREAD AND BMI_SANITIZE MATCHES thread))
         return()
     endif()
     if(arg_SOURCES)
