@@ -141,9 +141,8 @@ static void connect_ready(struct ib_link *link)
 void ib_byte_send(const struct ib_link *link, char byte)
 {
     if (send(link->watch.fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        bmi_method_log(link->base.instance, BMI_LOG_DEBUG, &link->base,
-                       "%s: the byte '%c' is lost: %s", ib_state_of(link)->kind->scheme, byte,
-                       strerror(errno));
+        bmi_method_log(link->base.instance, BMI_LOG_DEBUG, &link->base, "the byte '%c' is lost: %s",
+                       byte, strerror(errno));
 }
 
 void ib_ring_locked(struct ib_link *link)

@@ -117,15 +117,15 @@ static int start_check(struct ib_link *link)
         return 0;
     if (ours) {
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: %s speaks version %u of the exchange, we speak %d",
-                       ib_state_of(link)->kind->scheme, ib_host_of(link), version, IB_VERSION);
+                       "%s speaks version %u of the exchange, we speak %d", ib_host_of(link),
+                       version, IB_VERSION);
         return -EPROTO;
     }
     if (!link->dialled ||
         bmi_method_header_begun(&link->base, (const void *)&handshake->hello, size) == 0)
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: %s speaks no BMI of this scheme: check its port and its scheme",
-                       ib_state_of(link)->kind->scheme, ib_host_of(link));
+                       "%s speaks no BMI of this scheme: check its port and its scheme",
+                       ib_host_of(link));
     return -EPROTO;
 }
 
@@ -150,13 +150,13 @@ static int hello_check(const struct ib_link *link, const struct hello *hello)
     uint32_t status = le32toh(hello->status);
     const char *what = mismatch(state, hello);
     if (what) {
-        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base, "%s: %s %s",
-                       state->kind->scheme, ib_host_of(link), what);
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base, "%s %s", ib_host_of(link),
+                       what);
         return -EPROTONOSUPPORT;
     }
     if (status)
-        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base, "%s: %s refuses us: %s",
-                       state->kind->scheme, ib_host_of(link), strerror((int)status));
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base, "%s refuses us: %s",
+                       ib_host_of(link), strerror((int)status));
     return status <= ERRNO_MOST ? -(int)status : -EPROTO;
 }
 
@@ -172,13 +172,13 @@ static int user_check(const struct ib_link *link)
         return 0;
     if (status)
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: cannot find out whose process %s is: %s", state->kind->scheme,
-                       ib_host_of(link), strerror(-status));
+                       "cannot find out whose process %s is: %s", ib_host_of(link),
+                       strerror(-status));
     else
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: the peer's process belongs to user %u, ours to user %u. This provider "
+                       "the peer's process belongs to user %u, ours to user %u. This provider "
                        "connects processes of one user on one host",
-                       state->kind->scheme, (unsigned)user, (unsigned)geteuid());
+                       (unsigned)user, (unsigned)geteuid());
     return status == 0 || status == -ENOENT ? -EACCES : status;
 }
 
@@ -267,16 +267,14 @@ static int peer_open(struct ib_link *link, struct hello *hello)
     int status = doorbell_take(link, &hello->doorbell, &doorbell);
     if (status)
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: cannot share a page with the peer: %s", state->kind->scheme,
-                       strerror(-status));
+                       "cannot share a page with the peer: %s", strerror(-status));
     else
         status = ib_socket_name_check(link, hello->name, size);
     if (status == 0)
         status = ib_peer_get(state, hello->name, size, &peer);
     if (status && status != -EACCES)
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: cannot reach the endpoint of %s: %s", state->kind->scheme,
-                       ib_host_of(link), strerror(-status));
+                       "cannot reach the endpoint of %s: %s", ib_host_of(link), strerror(-status));
     ib_lock(&link->send_lock);
     link->peer = peer;
     link->doorbell = doorbell;
@@ -292,8 +290,8 @@ static int second_take(struct ib_link *link)
     struct hello *hello = &link->handshake->hello;
     const char *what = nonsense(link, hello);
     if (what) {
-        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: %s sends a hello with %s", state->kind->scheme, ib_host_of(link), what);
+        bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base, "%s sends a hello with %s",
+                       ib_host_of(link), what);
         return -EPROTO;
     }
     int status = peer_open(link, hello);
@@ -326,8 +324,8 @@ static int ended(const struct ib_link *link)
     if (handshake->opened || handshake->have > 0)
         return -ECONNREFUSED;
     bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                   "%s: %s closed the connection without an answer. Is it a server of this scheme?",
-                   ib_state_of(link)->kind->scheme, ib_host_of(link));
+                   "%s closed the connection without an answer. Is it a server of this scheme?",
+                   ib_host_of(link));
     return -EPROTO;
 }
 

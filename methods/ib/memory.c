@@ -148,8 +148,7 @@ int ib_expose(struct bmi_link *base, const struct bmi_segments *memory, struct b
     }
     if (status) {
         bmi_method_log(base->instance, BMI_LOG_DEBUG, base,
-                       "%s: memory is not registered: %s; going by messages", state->kind->scheme,
-                       strerror(-status));
+                       "memory is not registered: %s; going by messages", strerror(-status));
         exposed_free(state, exposed);
         return status;
     }

@@ -149,8 +149,7 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
         status = -EPROTO;
     } else if (sequence != link->sequence_in) {
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: message %u came where %u was due", ib_state_of(link)->kind->scheme,
-                       sequence, link->sequence_in);
+                       "message %u came where %u was due", sequence, link->sequence_in);
         status = -ECONNRESET;
     } else {
         link->sequence_in++;
@@ -192,8 +191,8 @@ static void message_deliver(struct ib_link *link, uint32_t sequence, const uint8
 static void source_refuse(struct ib_link *link)
 {
     bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                   "%s: %s named one endpoint in its handshake, and sends from another",
-                   ib_state_of(link)->kind->scheme, ib_host_of(link));
+                   "%s named one endpoint in its handshake, and sends from another",
+                   ib_host_of(link));
     ib_count(ib_state_of(link), BMI_COUNT_BAD_FRAMES, 1);
     ib_link_end(link, -EPROTO);
 }

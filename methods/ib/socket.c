@@ -82,8 +82,7 @@ int ib_socket_name_check(const struct ib_link *link, uint8_t *name, size_t size)
     ip_socket_address_host(&there, host, sizeof(host));
     if (strcmp(told_host, host) != 0)
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: the peer's exchange is at %s, but its endpoint is at %s",
-                       ib_state_of(link)->kind->scheme, host, told_host);
+                       "the peer's exchange is at %s, but its endpoint is at %s", host, told_host);
     return 0;
 }
 

@@ -109,8 +109,7 @@ static void step_start(struct stream_handshake *handshake)
     int status = task_submit(handshake);
     if (status < 0) {
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "%s: no thread for a handshake: %s", link->base.method->schemes,
-                       bmi_status_string(status));
+                       "no thread for a handshake: %s", bmi_status_string(status));
         step_finish(handshake, -ENOMEM);
     }
 }

@@ -27,7 +27,7 @@ static int peer_check(struct stream_link *link)
         return -errno;
     if (peer.uid != geteuid() && !bmi_method_setting(link->base.instance, "unix_other_users")) {
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "unix: process %d belongs to user %u, ours to user %u (see "
+                       "process %d belongs to user %u, ours to user %u (see "
                        "unix_other_users)",
                        (int)peer.pid, (unsigned)peer.uid, (unsigned)geteuid());
         return -EACCES;
