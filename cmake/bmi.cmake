@@ -56,7 +56,7 @@ function(bmi_library)
     target_link_libraries(bmi_objects PRIVATE bmi_flags)
     # A message's way leads through many small files: without link-time optimisation it takes 8 % more
     # instructions. Fat objects, so that the static library serves programs built without it as well.
-    if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release AND NOT BMI_QUICK_BUILD)
+    if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release)
         target_compile_options(bmi_objects PRIVATE -flto=auto -ffat-lto-objects)
         set(link_time -flto=auto)
         set_target_properties(bmi_objects PROPERTIES BMI_LINK_TIME "${link_time}")

@@ -21,9 +21,6 @@ endif()
 # A small message over tcp takes 2 % longer with -O2. Where functions happen to lie makes 5 % of what
 # a task costs, and 3 of a message over gm: they begin where instructions are fetched.
 set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG -falign-functions=32")
-if(BMI_QUICK_BUILD)
-    set(CMAKE_C_FLAGS_RELEASE "-O1 -DNDEBUG")
-endif()
 
 add_library(bmi_flags INTERFACE)
 target_compile_options(bmi_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion

@@ -93,7 +93,7 @@ option(BMI_WITH_EXAMPLES "build the examples, bmi-stripefs and bmi-stripefsd amo
 option(BMI_WITH_BENCH "build bmi-bench" ON)
 
 option(BMI_WERROR "treat warnings as errors" OFF)
-option(BMI_QUICK_BUILD "optimise as little as with sanitizers, not at link time: half the time to build, for builds that only test" OFF)
+option(BMI_QUICK_BUILD "optimise as little as with sanitizers: half the time to build, for builds that only test" OFF)
 option(BMI_COVERAGE "count executed lines" OFF)
 option(BMI_FUZZER "build fuzz targets with libFuzzer (clang); else they replay their corpus" OFF)
 set(BMI_SANITIZE "" CACHE STRING "sanitizers: address,undefined or thread")
