@@ -7,8 +7,8 @@
 #     links bmi_internal; else public headers and libbmi.so. CUnit is linked in both cases. Exit status
 #     77 is "skipped". VALGRIND: short enough to be run under memcheck too (unit tests always
 #     are, unless they say NO_VALGRIND: memcheck does not see what io_uring writes into memory, and
-#     takes what a child of fork() has of its parent's threads for leaks). ONE_THREAD: the program has no
-#     other, so it is not built with the thread sanitizer. BACKGROUND: run once more with progress in the
+#     takes what a child of fork() has of its parent's threads for leaks). ONE_THREAD: the program starts no
+#     thread, so it is not built with the thread sanitizer. BACKGROUND: run once more with progress in the
 #     background, as LABEL.x.background. WRAP: the program stands in for these functions of the library, by
 #     the linker's --wrap. COST: how long it takes, if that is more than 20 seconds: ctest starts the longest
 #     ones first, so that none is left alone at the end.
