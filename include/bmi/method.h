@@ -539,9 +539,10 @@ int64_t bmi_method_setting(struct bmi_instance *instance, const char *name);
  * no. */
 const char *bmi_method_setting_text(struct bmi_instance *instance, const char *name);
 
-/* Logs, if the level is on: printf-like, a line of at most 1,099 bytes; longer ones are cut. `link`
- * (may be NULL) names the method. Returns: nothing. Owns: nothing is kept. Threads: any, any lock
- * held: a program's callback must not call BMI. Blocks: as the callback or standard error does. */
+/* Logs, if the level is on: printf-like, a line of at most 1,099 bytes; longer ones are cut. If
+ * `link` is not NULL the line begins with its method's name. Returns: nothing. Owns: nothing is
+ * kept. Threads: any, any lock held: a program's callback must not call BMI. Blocks: as the
+ * callback or standard error does. */
 void bmi_method_log(struct bmi_instance *instance, enum bmi_log_level level,
                     const struct bmi_link *link, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

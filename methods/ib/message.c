@@ -149,7 +149,8 @@ static int message_take(struct ib_link *link, uint32_t sequence, const uint8_t *
         status = -EPROTO;
     } else if (sequence != link->sequence_in) {
         bmi_method_log(link->base.instance, BMI_LOG_WARN, &link->base,
-                       "message %u came where %u was due", sequence, link->sequence_in);
+                       "%s sent message %u where %u was due", ib_host_of(link), sequence,
+                       link->sequence_in);
         status = -ECONNRESET;
     } else {
         link->sequence_in++;
